@@ -1,0 +1,120 @@
+"""What the coordinator asks of a worker, and what the worker answers.
+
+A request is complete in itself: a flat sample, the load to replay and the SLA that goodput is
+counted by. It says nothing of goals, rounds or optimizers, so its report answers other goals too.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, JsonValue
+
+from schemas.base import MessageModel
+from schemas.envelope import Envelope
+from schemas.goal import SLATarget
+
+EVALUATION_REQUESTED = "spica.evaluation.requested.v1"
+EVALUATION_COMPLETED = "spica.evaluation.completed.v1"
+
+Sample = dict[str, JsonValue]
+Outcome = Literal["feasible", "infeasible", "unsupported", "failed"]
+Cause = Literal[
+    "no_kv_room",
+    "over_budget",
+    "engine_unsupported",
+    "build_error",
+    "replay_error",
+    "time_limit",
+    "resource_limited",
+    "child_died",
+    "report_incomplete",
+    "report_not_finite",
+]
+
+
+class TraceLoad(MessageModel):
+    """A request trace on a disk that the worker can read."""
+
+    kind: Literal["trace"] = "trace"
+    path: str
+    sha256: str = Field(pattern="^[0-9a-f]{64}$")
+    size_bytes: int = Field(ge=0)
+    requests: int = Field(ge=1)
+    total_tokens: int = Field(ge=1, description="input plus output tokens of all requests")
+    trace_format: Literal["mooncake"] = "mooncake"
+    block_size: int = Field(default=512, ge=1, description="input tokens per hash id")
+    arrival_speedup_ratio: float = Field(default=1.0, gt=0)
+    concurrency: int | None = Field(
+        default=None, ge=1, description="closed loop with this many in flight; none: open loop"
+    )
+
+
+class SyntheticLoad(MessageModel):
+    """Requests of fixed lengths; exactly one of `concurrency` (closed loop) and `request_rate`."""
+
+    kind: Literal["synthetic"] = "synthetic"
+    isl: int = Field(ge=1, description="input tokens per request")
+    osl: int = Field(ge=1, description="output tokens per request")
+    requests: int = Field(ge=1)
+    concurrency: int | None = Field(default=None, ge=1)
+    request_rate: float | None = Field(default=None, gt=0, description="requests per second")
+    shared_prefix_ratio: float = Field(default=0.0, ge=0, le=1)
+    num_prefix_groups: int = Field(default=0, ge=0)
+    turns_per_session: int = Field(default=1, ge=1)
+    inter_turn_delay_ms: float = Field(default=0.0, ge=0)
+
+    @property
+    def total_tokens(self) -> int:
+        """Input plus output tokens of all requests."""
+        return self.requests * (self.isl + self.osl)
+
+
+Load = Annotated[TraceLoad | SyntheticLoad, Field(discriminator="kind")]
+
+
+class EvaluationRequest(MessageModel):
+    """Replay one sample under one load. `evaluation_id` is the idempotency key."""
+
+    evaluation_id: str = Field(min_length=1)
+    sweep_id: str = Field(min_length=1)
+    sample: Sample
+    load: Load
+    sla: SLATarget | None = None
+    max_eval_seconds: float | None = Field(
+        default=None, gt=0, description="from the start of the evaluation; none: no limit"
+    )
+
+
+class Measurement(MessageModel):
+    """What one evaluation came to; a report if and only if it is feasible."""
+
+    outcome: Outcome
+    report: dict[str, float] | None = None
+    cause: Cause | None = None
+    detail: str | None = Field(default=None, description="one line for a person")
+    build_seconds: float = Field(default=0.0, ge=0)
+    replay_seconds: float = Field(default=0.0, ge=0)
+
+
+class EvaluationResult(MessageModel):
+    """A measurement, whose it is and who took it."""
+
+    evaluation_id: str = Field(min_length=1)
+    sweep_id: str = Field(min_length=1)
+    worker: str
+    measurement: Measurement
+    child_deaths: int = Field(default=0, ge=0, description="children that died on the way")
+    wall_seconds: float = Field(ge=0, description="from taking the request to its end")
+
+
+class EvaluationRequested(Envelope[EvaluationRequest]):
+    """`spica.evaluation.requested.v1`."""
+
+    type: Literal["spica.evaluation.requested.v1"] = EVALUATION_REQUESTED
+
+
+class EvaluationCompleted(Envelope[EvaluationResult]):
+    """`spica.evaluation.completed.v1`."""
+
+    type: Literal["spica.evaluation.completed.v1"] = EVALUATION_COMPLETED

@@ -1,0 +1,1 @@
+"""Event-driven search for the best NVIDIA Dynamo deployment."""

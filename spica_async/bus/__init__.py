@@ -1,0 +1,1 @@
+"""The bus between coordinator and workers: one port, several implementations."""

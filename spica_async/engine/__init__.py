@@ -1,0 +1,1 @@
+"""The one place that imports Dynamo, AISimulate and AI Configurator; used in child processes."""

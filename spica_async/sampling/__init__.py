@@ -1,0 +1,1 @@
+"""One Vizier study per branch, in a process of its own, behind ask and tell."""

@@ -1,0 +1,1 @@
+"""The search space of one sweep: shapes, pools of parallel configurations, branches, projection."""

@@ -1,0 +1,1 @@
+"""The worker: takes evaluation requests from the bus and replays them in child processes."""
