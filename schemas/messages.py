@@ -6,7 +6,7 @@ counted by. It says nothing of goals, rounds or optimizers, so its report answer
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import Field, JsonValue
 
@@ -14,8 +14,8 @@ from schemas.base import MessageModel
 from schemas.envelope import Envelope
 from schemas.goal import SLATarget
 
-EVALUATION_REQUESTED = "spica.evaluation.requested.v1"
-EVALUATION_COMPLETED = "spica.evaluation.completed.v1"
+EVALUATION_REQUESTED: Final = "spica.evaluation.requested.v1"
+EVALUATION_COMPLETED: Final = "spica.evaluation.completed.v1"
 
 Sample = dict[str, JsonValue]
 Outcome = Literal["feasible", "infeasible", "unsupported", "failed"]
