@@ -5,6 +5,15 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict
 
 
+class FieldError(ValueError):
+    """A rule between fields is broken; `field` is the one to change."""
+
+    def __init__(self, field: str, problem: str) -> None:
+        super().__init__(f"{field}: {problem}")
+        self.field = field
+        self.problem = problem
+
+
 class ConfigModel(BaseModel):
     """What a person writes: unknown keys are errors, nothing is coerced, numbers are finite."""
 

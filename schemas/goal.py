@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from schemas.base import ConfigModel
+from schemas.base import ConfigModel, FieldError
 
 PlannerTarget = Literal["sla", "throughput", "latency"]
 
@@ -101,15 +101,16 @@ class OptimizationGoal(ConfigModel):
         listed = self.pareto_objectives
         if listed is not None:
             if self.target is not OptimizationTarget.PARETO:
-                raise ValueError("pareto_objectives: only legal with target: pareto")
+                raise FieldError("pareto_objectives", "only legal with target: pareto")
             if OptimizationTarget.PARETO in listed:
-                raise ValueError("pareto_objectives: pareto cannot be one of its own objectives")
+                raise FieldError("pareto_objectives", "pareto cannot be an objective of itself")
             if len(listed) < 2 or len(set(listed)) != len(listed):
-                raise ValueError("pareto_objectives: list two or more distinct targets")
+                raise FieldError("pareto_objectives", "list two or more distinct targets")
         needing = [target.value for target in self.objectives if target.needs_sla]
         if needing and (self.sla is None or not self.sla.supports_goodput):
-            raise ValueError(
-                f"sla: {needing[0]} counts requests that meet an SLA; "
-                "set e2e_ms, or both ttft_ms and itl_ms"
+            raise FieldError(
+                "sla",
+                f"{needing[0]} counts the requests that meet an SLA: "
+                "set e2e_ms, or both ttft_ms and itl_ms",
             )
         return self
