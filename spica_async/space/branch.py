@@ -1,0 +1,184 @@
+"""The space of one branch: what its study sees, and what a proposal means."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from pydantic import JsonValue
+
+from schemas.search_space import Backend, DeploymentMode
+from spica_async.space.knobs import (
+    OFFLOAD_WEIGHTS,
+    PLANNER_COMPOSITES,
+    ROUTER_WEIGHTS,
+    Knob,
+    matching_composites,
+)
+from spica_async.space.parameters import Assignment, FloatParameter, Parameter
+from spica_async.space.pool import ParallelConfig, ParallelPool
+from spica_async.space.projection import ParallelConfigProjector, Projection
+
+KV_LOAD_RATIO = "kv_load_ratio"
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """One point of a branch: what to deploy and how, before it is written out as a flat sample."""
+
+    mode: DeploymentMode
+    backend: Backend
+    config: ParallelConfig
+    knobs: Mapping[str, JsonValue]
+    kv_load_ratio: float | None = None
+
+
+@dataclass(frozen=True)
+class BranchSpace:
+    """Everything that one study searches.
+
+    Attributes:
+        mode: the deployment mode that makes the branch.
+        backend: the backends that can run something of the pool, as a knob.
+        pool: the parallel configurations, with the backends that can run each.
+        knobs: the list knobs that can change a replay of this branch, pinned ones included.
+        ignored: for each backend, the knobs that its replays ignore.
+        kv_load: one KV load ratio, a range of them to search, or None for another workload.
+        gpu_budget: the GPUs that a `used_gpu_ratio` of 1 stands for.
+    """
+
+    mode: DeploymentMode
+    backend: Knob
+    pool: ParallelPool
+    knobs: tuple[Knob, ...]
+    ignored: Mapping[Backend, frozenset[str]]
+    kv_load: float | tuple[float, float] | None
+    gpu_budget: int
+
+    @cached_property
+    def projector(self) -> ParallelConfigProjector:
+        """The projection onto the pool."""
+        return ParallelConfigProjector(self.pool, gpu_budget=self.gpu_budget)
+
+    @cached_property
+    def parameters(self) -> tuple[Parameter, ...]:
+        """The study's parameters: the load, the latent shape, then every knob with a choice."""
+        load = (
+            [FloatParameter(KV_LOAD_RATIO, *self.kv_load)]
+            if isinstance(self.kv_load, tuple)
+            else []
+        )
+        knobs = (knob.parameter() for knob in (self.backend, *self.knobs))
+        return (
+            *load,
+            *self.projector.parameters,
+            *(parameter for parameter in knobs if parameter is not None),
+        )
+
+    def select(self, assignment: Assignment) -> tuple[Selection, Projection]:
+        """What a study's proposal means, with how its latent shape was projected."""
+        chosen = {
+            knob.name: knob.entry(assignment[knob.name])
+            if knob.name in assignment
+            else knob.entries[0]
+            for knob in (self.backend, *self.knobs)
+        }
+        backend: Backend = chosen.pop(self.backend.name)  # type: ignore[assignment]  # its entries
+        latent = {parameter.name for parameter in self.projector.parameters}
+        request = {name: value for name, value in assignment.items() if name in latent}
+        projection = self.projector.project(request, backend)
+        if isinstance(self.kv_load, tuple):
+            ratio: float | None = float(assignment[KV_LOAD_RATIO])
+        else:
+            ratio = self.kv_load
+        return Selection(self.mode, backend, projection.config, chosen, ratio), projection
+
+    @property
+    def distinct_selections(self) -> int | None:
+        """How many selections differ in anything that is active, or None where no one can count."""
+        if isinstance(self.kv_load, tuple):
+            return None
+        return sum(block.size for block in self._blocks)
+
+    def selection(self, index: int) -> Selection:
+        """The distinct selection at `index`, which counts from 0.
+
+        Raises:
+            IndexError: if there are not that many.
+        """
+        for block in self._blocks:
+            if index < block.size:
+                return block.selection(self, index)
+            index -= block.size
+        raise IndexError(index)
+
+    @cached_property
+    def _blocks(self) -> tuple[_Block, ...]:
+        return tuple(
+            _Block(backend, tuple(self._active_choices(backend)))
+            for backend in self.pool.backends
+            if backend in self.backend.entries
+        )
+
+    def _active_choices(self, backend: Backend) -> Iterator[Sequence[Mapping[str, JsonValue]]]:
+        """Independent groups of knobs for one backend, each as its distinct partial choices."""
+        by_name = {
+            knob.name: knob for knob in self.knobs if knob.name not in self.ignored.get(backend, ())
+        }
+        grouped = {"router_mode", *ROUTER_WEIGHTS, *OFFLOAD_WEIGHTS, *PLANNER_COMPOSITES}
+        yield [{"": index} for index in map(int, self.pool.legal_indices(backend))]
+        yield _router_choices(by_name)
+        yield _planner_choices(by_name)
+        for name, knob in by_name.items():
+            if name not in grouped:
+                yield [{name: entry} for entry in knob.entries]
+
+
+@dataclass(frozen=True)
+class _Block:
+    """The distinct selections of one backend, addressed in mixed radix over independent groups."""
+
+    backend: Backend
+    groups: tuple[Sequence[Mapping[str, JsonValue]], ...]
+
+    @property
+    def size(self) -> int:
+        return math.prod(len(group) for group in self.groups)
+
+    def selection(self, space: BranchSpace, index: int) -> Selection:
+        chosen: dict[str, JsonValue] = {}
+        for group in self.groups:
+            index, at = divmod(index, len(group))
+            chosen |= group[at]
+        position = chosen.pop("")
+        assert isinstance(position, int)  # noqa: S101  # put there by the first group
+        assert not isinstance(space.kv_load, tuple)  # noqa: S101  # ranges are not counted
+        return Selection(space.mode, self.backend, space.pool[position], chosen, space.kv_load)
+
+
+def _product(knobs: Sequence[Knob]) -> Iterator[dict[str, JsonValue]]:
+    for entries in itertools.product(*(knob.entries for knob in knobs)):
+        yield {knob.name: entry for knob, entry in zip(knobs, entries, strict=True)}
+
+
+def _router_choices(knobs: Mapping[str, Knob]) -> list[dict[str, JsonValue]]:
+    weights = [knobs[name] for name in (*ROUTER_WEIGHTS, *OFFLOAD_WEIGHTS) if name in knobs]
+    choices: list[dict[str, JsonValue]] = []
+    for mode in knobs["router_mode"].entries:
+        # Round robin has no weights: it is one choice whatever they are.
+        active = weights if mode == "kv_router" else []
+        choices += [{"router_mode": mode, **chosen} for chosen in _product(active)]
+    return choices
+
+
+def _planner_choices(knobs: Mapping[str, Knob]) -> list[dict[str, JsonValue]]:
+    choices: list[dict[str, JsonValue]] = []
+    for policy in knobs["planner_scaling_policy"].entries:
+        assert isinstance(policy, str | dict)  # noqa: S101  # validated with the configuration
+        names = [name for name in matching_composites(policy) if name in knobs]
+        active = [knobs[name] for name in names]
+        choices += [{"planner_scaling_policy": policy, **chosen} for chosen in _product(active)]
+    return choices

@@ -1,0 +1,123 @@
+"""Which knobs one branch searches: those of its mode that can change a replay."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pydantic import JsonValue
+
+from schemas.presets import SCALING_POLICIES, expand
+from schemas.search_space import (
+    ROLES,
+    SEARCH_CHOICES,
+    Backend,
+    CompositeEntry,
+    DeploymentMode,
+    SearchSpace,
+)
+from spica_async.space.parameters import (
+    CategoricalParameter,
+    DiscreteParameter,
+    Parameter,
+    ParameterValue,
+)
+
+ROUTER_WEIGHTS = ("overlap_score_credit", "prefill_load_scale", "router_temperature")
+OFFLOAD_WEIGHTS = ("host_cache_hit_weight", "disk_cache_hit_weight")
+PLANNER_COMPOSITES = (
+    "planner_scaling_policy",
+    "planner_fpm_sampling",
+    "planner_load_sensitivity",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Knob:
+    """One list knob with its entries as written: numbers, strings, or mappings of a composite."""
+
+    name: str
+    entries: tuple[JsonValue, ...]
+
+    def parameter(self) -> Parameter | None:
+        """The study's parameter, or None where one entry is left and nothing is to be chosen."""
+        if len(self.entries) == 1:
+            return None
+        if all(isinstance(entry, int | float) for entry in self.entries):
+            values = tuple(
+                sorted(entry for entry in self.entries if isinstance(entry, int | float))
+            )
+            # Limits of the scheduler double from choice to choice; weights start at zero.
+            return DiscreteParameter(self.name, values, log=values[0] > 0 and _is_limit(self.name))
+        return CategoricalParameter(self.name, tuple(_label(entry) for entry in self.entries))
+
+    def entry(self, value: ParameterValue) -> JsonValue:
+        """The entry behind a parameter's value."""
+        if isinstance(value, str):
+            return next(entry for entry in self.entries if _label(entry) == value)
+        return value
+
+
+def enables(policy: CompositeEntry, loop: str) -> bool:
+    """Whether a scaling policy runs the `throughput` or the `load` loop."""
+    return bool(expand(policy, SCALING_POLICIES)[f"enable_{loop}_scaling"])
+
+
+def engine_knob_names(mode: DeploymentMode) -> list[str]:
+    """The engine knobs of the mode's roles."""
+    prefixes = tuple(f"{role}_max_" for role in ROLES[mode])
+    return [name for name in SEARCH_CHOICES if name.startswith(prefixes)]
+
+
+def active_knobs(
+    space: SearchSpace,
+    mode: DeploymentMode,
+    ignored: Mapping[Backend, Mapping[str, str]],
+) -> tuple[list[Knob], list[str]]:
+    """The knobs of one branch, without those that could not change any of its replays.
+
+    Args:
+        space: the search space, its scaling policies already filtered for the goal.
+        mode: the branch's deployment mode.
+        ignored: for each viable backend, the knobs that its replay ignores and why.
+
+    Returns:
+        The knobs, pinned ones included, and a warning for each that the engine ignores.
+    """
+    names = [*engine_knob_names(mode), "router_mode"]
+    if "kv_router" in space.router_mode:
+        names += ROUTER_WEIGHTS
+        if space.num_g2_blocks:
+            names += OFFLOAD_WEIGHTS
+    names += _planner_names(space.planner_scaling_policy)
+    knobs, warnings = [], []
+    for name in names:
+        reasons = [by_knob[name] for by_knob in ignored.values() if name in by_knob]
+        if reasons and len(reasons) == len(ignored):
+            warnings.append(f"{name} is not searched: {reasons[0]}")
+            continue
+        knobs.append(Knob(name, tuple(getattr(space, name))))
+    return knobs, warnings
+
+
+def matching_composites(policy: CompositeEntry) -> list[str]:
+    """The planner composites that can change a replay under one scaling policy."""
+    if enables(policy, "throughput"):
+        return ["planner_fpm_sampling", "planner_load_sensitivity"]
+    return ["planner_load_sensitivity"] if enables(policy, "load") else []
+
+
+def _planner_names(policies: Sequence[CompositeEntry]) -> list[str]:
+    matching = {name for policy in policies for name in matching_composites(policy)}
+    return [
+        name for name in PLANNER_COMPOSITES if name == "planner_scaling_policy" or name in matching
+    ]
+
+
+def _is_limit(name: str) -> bool:
+    return "_max_" in name
+
+
+def _label(entry: JsonValue) -> str:
+    return entry if isinstance(entry, str) else json.dumps(entry, sort_keys=True)
