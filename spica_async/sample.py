@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pydantic import JsonValue
 
@@ -69,6 +69,7 @@ class SampleContext:
         planner_target: what the planner optimises under the sweep's goal.
         isl: input tokens of a KV-load request.
         osl: output tokens of a KV-load request.
+        facts: what is recorded with every candidate of the sweep.
     """
 
     space: SearchSpace
@@ -79,6 +80,7 @@ class SampleContext:
     planner_target: PlannerTarget
     isl: int = 0
     osl: int = 0
+    facts: Mapping[str, JsonValue] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,24 +95,24 @@ class ResolvedSample:
     no_kv_room: str | None = None
 
 
+def static_sample(space: SearchSpace, selection: Selection, *, is_moe: bool) -> Sample:
+    """The deployment alone, behind round robin and without a planner: enough to try it out."""
+    return {
+        **_deployment_fields(space, selection, is_moe=is_moe),
+        "router_mode": "round_robin",
+        "planner_scaling_policy": "disabled",
+        "enable_throughput_scaling": False,
+        "enable_load_scaling": False,
+    }
+
+
 def unroll_sample(context: SampleContext, selection: Selection) -> Sample:
     """Write a selection out as one flat dict that holds only what is active."""
-    space = context.space
-    sample: Sample = {
-        "deployment_mode": selection.mode,
-        "backend": selection.backend,
-        "is_moe": context.is_moe,
-        "num_g2_blocks": space.num_g2_blocks,
+    return {
+        **_deployment_fields(context.space, selection, is_moe=context.is_moe),
+        **_router_fields(context.space, selection),
+        **_planner_fields(context, selection),
     }
-    sample |= _given(space, _DEPLOYMENT_SCALARS)
-    if space.num_g2_blocks:
-        sample |= _given(space, _OFFLOAD_SCALARS)
-    for role, deployment in selection.config.roles:
-        sample |= _role_fields(space, selection, role, deployment)
-    sample["used_gpus"] = selection.config.used_gpus
-    sample |= _router_fields(space, selection)
-    sample |= _planner_fields(context, selection)
-    return sample
 
 
 def resolve_kv_load(context: SampleContext, selection: Selection, sample: Sample) -> ResolvedSample:
@@ -120,7 +122,7 @@ def resolve_kv_load(context: SampleContext, selection: Selection, sample: Sample
     `capacity = floor(usable * attention_dp * replicas / (isl + floor(osl / 2)))` requests and
     `concurrency = max(1, floor(ratio * capacity))`.
     """
-    facts: dict[str, JsonValue] = {}
+    facts = dict(context.facts)
     capacity_tokens = 0
     # Decode is last, and agg is alone: the role that decodes is the one that ends the loop.
     for role, deployment in selection.config.roles:
@@ -173,6 +175,22 @@ def _planner_runs(sample: Sample) -> bool:
 def _given(space: SearchSpace, names: tuple[str, ...]) -> Sample:
     values = {name: getattr(space, name) for name in names}
     return {name: value for name, value in values.items() if value is not None}
+
+
+def _deployment_fields(space: SearchSpace, selection: Selection, *, is_moe: bool) -> Sample:
+    fields: Sample = {
+        "deployment_mode": selection.mode,
+        "backend": selection.backend,
+        "is_moe": is_moe,
+        "num_g2_blocks": space.num_g2_blocks,
+    }
+    fields |= _given(space, _DEPLOYMENT_SCALARS)
+    if space.num_g2_blocks:
+        fields |= _given(space, _OFFLOAD_SCALARS)
+    for role, deployment in selection.config.roles:
+        fields |= _role_fields(space, selection, role, deployment)
+    fields["used_gpus"] = selection.config.used_gpus
+    return fields
 
 
 def _role_fields(

@@ -1,0 +1,106 @@
+"""What a sweep leaves behind: one record per evaluated candidate, and the result as a whole."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, JsonValue
+
+from schemas.base import MessageModel
+from schemas.messages import Cause, Outcome, Sample
+
+SweepStatus = Literal["completed", "exhausted", "stalled", "nothing_feasible", "interrupted"]
+BranchEnd = Literal["completed", "exhausted", "stalled", "failed", "interrupted"]
+
+
+class CandidateTimings(MessageModel):
+    """Where one evaluation's time went, in seconds."""
+
+    waited: float = Field(ge=0, description="from the suggestion to the start on a worker")
+    build: float = Field(ge=0)
+    replay: float = Field(ge=0)
+    wall: float = Field(ge=0, description="on the worker, from taking the request to its end")
+
+
+class CandidateRecord(MessageModel):
+    """One line of `candidates.jsonl`: a unique sample and how its evaluation ended."""
+
+    candidate_id: str
+    branch: str
+    round: int
+    number: int = Field(description="place among the branch's suggestions, from 0")
+    outcome: Outcome
+    cause: Cause | None = None
+    detail: str | None = None
+    score: float | None = Field(default=None, description="signed: higher is better")
+    objectives: dict[str, float] | None = None
+    used_gpus: int
+    config: Sample
+    metrics: dict[str, float] | None = None
+    facts: dict[str, JsonValue] = Field(default_factory=dict)
+    projection: dict[str, JsonValue] | None = None
+    stand_in: str | None = Field(default=None, description="why the optimizer did not propose it")
+    worker: str | None = None
+    timings: CandidateTimings | None = Field(default=None, description="none: never sent out")
+
+
+class RankedCandidate(MessageModel):
+    """One deployment of the ranking or the front."""
+
+    candidate_id: str
+    score: float = Field(description="signed: higher is better; pareto: the first objective")
+    objectives: dict[str, float]
+    used_gpus: int
+    config: Sample
+    metrics: dict[str, float]
+    facts: dict[str, JsonValue] = Field(default_factory=dict)
+
+
+class Tally(MessageModel):
+    """Suggestions by what became of them."""
+
+    attempts: int = 0
+    feasible: int = 0
+    infeasible: int = 0
+    unsupported: int = 0
+    failed: int = 0
+    cached: int = Field(default=0, description="duplicates answered by another's evaluation")
+    stand_ins: int = Field(default=0, description="made by a quasi-random draw")
+    late_results: int = 0
+    causes: dict[str, int] = Field(default_factory=dict)
+
+
+class BranchResult(MessageModel):
+    """How one branch ended."""
+
+    branch: str
+    end: BranchEnd
+    reason: str
+    rounds: int
+    tally: Tally
+    optimizer_seconds: float
+    evaluation_seconds: float
+
+
+class SweepTimings(MessageModel):
+    """Where the time went, in seconds; `optimizer` and `evaluations` are sums over branches."""
+
+    total: float
+    planning: float
+    search: float
+    optimizer: float
+    evaluations: float
+
+
+class SweepResult(MessageModel):
+    """What `spica-async run --json` prints, and `result.json` holds."""
+
+    sweep_id: str
+    status: SweepStatus
+    ranking: list[RankedCandidate]
+    tally: Tally
+    timings: SweepTimings
+    branches: list[BranchResult]
+    results_dir: str
+    seed: int
+    versions: dict[str, str]

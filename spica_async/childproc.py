@@ -1,0 +1,47 @@
+"""What the coordinator's own child processes have in common: framed pipes and an environment.
+
+A frame is a four-byte big-endian length and then the payload.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import BinaryIO, Final
+
+HEADER_BYTES: Final = 4
+
+
+def frame(payload: bytes) -> bytes:
+    """The payload behind its length."""
+    return len(payload).to_bytes(HEADER_BYTES, "big") + payload
+
+
+def payload_length(header: bytes) -> int:
+    """The payload's length in bytes, read from a frame's header."""
+    return int.from_bytes(header, "big")
+
+
+def take_standard_streams() -> tuple[BinaryIO, BinaryIO]:
+    """Move stdin and stdout away, so that no library's output gets between the frames."""
+    requests = os.fdopen(os.dup(0), "rb")
+    answers = os.fdopen(os.dup(1), "wb")
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nowhere, 0)
+    os.dup2(nowhere, 1)
+    os.close(nowhere)
+    return requests, answers
+
+
+def child_environment(**variables: str) -> dict[str, str]:
+    """This process's environment for a child that imports just as it does, on one thread."""
+    return {
+        **os.environ,
+        # An empty entry of sys.path stands for the current folder.
+        "PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path),
+        "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+        "MKL_NUM_THREADS": "1",
+        **variables,
+    }

@@ -1,0 +1,32 @@
+"""`spica-async check`: what a sweep would search."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from rich.console import Console
+
+from spica_async.cli.inputs import read_inputs
+from spica_async.cli.logs import log_warnings_to_stderr
+from spica_async.cli.tables import plan_view, print_view
+from spica_async.display import make_display
+from spica_async.plan.process import make_plan
+from spica_async.plan.types import SweepPlan
+
+
+def check_command(path: Path) -> None:
+    """Plan a sweep and print the plan.
+
+    Raises:
+        SpicaError: if there is nothing to search; an `InputError` if that is the input's fault.
+    """
+    log_warnings_to_stderr()
+    progress = Console(stderr=True)
+    inputs = read_inputs(path, lambda line: progress.print(line, markup=False, soft_wrap=True))
+
+    async def plan() -> SweepPlan:
+        with make_display(inputs.config.goal, progress) as display:
+            return await make_plan(inputs.config, inputs.trace, display.planning)
+
+    print_view(plan_view(asyncio.run(plan())), Console())

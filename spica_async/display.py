@@ -1,0 +1,202 @@
+"""Shows a sweep while it runs: a live table on a terminal, plain lines anywhere else."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+from typing import Protocol, Self
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
+from rich.table import Table
+from rich.text import Text
+
+from schemas.goal import OptimizationGoal, OptimizationTarget
+from schemas.results import CandidateRecord
+from spica_async.deployment_text import deployment, traffic_handling
+from spica_async.scoring import Candidate, pareto_front, rank
+from spica_async.search import BranchSearch
+from spica_async.units import figure, objective, seconds
+
+
+class Display(Protocol):
+    """What shows a sweep, from the first check of the input to the last candidate."""
+
+    def __enter__(self) -> Self:
+        """Begin to show."""
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Leave the screen as one would want to find it."""
+
+    def note(self, line: str) -> None:
+        """Say something that should stay on the screen."""
+
+    def planning(self, line: str) -> None:
+        """Say what is being done before the search."""
+
+    def evaluated(self, record: CandidateRecord) -> None:
+        """A unique sample has its verdict."""
+
+    def progressed(self, branch: BranchSearch) -> None:
+        """Something of the branch has changed."""
+
+
+def make_display(goal: OptimizationGoal, console: Console) -> Display:
+    """The display that suits the console."""
+    return LiveDisplay(goal, console) if console.is_terminal else PlainDisplay(goal, console)
+
+
+class PlainDisplay:
+    """One line per event, for logs and pipes."""
+
+    def __init__(self, goal: OptimizationGoal, console: Console) -> None:
+        self._goal = goal
+        self._console = console
+        self._began = time.monotonic()
+        self._last_planning = ""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        return
+
+    def note(self, line: str) -> None:
+        """Print the line."""
+        self._console.print(Text(line), soft_wrap=True)
+
+    def planning(self, line: str) -> None:
+        """Print the stage, not each shape of it."""
+        stage = line.partition(":")[0]
+        if stage != self._last_planning:
+            self._last_planning = stage
+            self._print(stage)
+
+    def evaluated(self, record: CandidateRecord) -> None:
+        """Print the candidate."""
+        if record.objectives is None:
+            told = f"{record.outcome}: {record.cause}: {record.detail}"
+        else:
+            told = ", ".join(
+                objective(target, record.objectives[target.value])
+                for target in self._goal.objectives
+            )
+        self._print(f"{record.branch} round {record.round}: {_what(record)}: {told}")
+
+    def progressed(self, branch: BranchSearch) -> None:
+        """Print the end of a branch."""
+        if branch.state.finished:
+            self._print(f"{branch.space.mode} {branch.state.phase}: {_counts(branch)}")
+
+    def _print(self, line: str) -> None:
+        self.note(f"[{seconds(time.monotonic() - self._began)}] {line}")
+
+
+class LiveDisplay:
+    """A table that is drawn anew as things happen."""
+
+    def __init__(self, goal: OptimizationGoal, console: Console) -> None:
+        self._goal = goal
+        self._console = console
+        self._branches: dict[str, BranchSearch] = {}
+        self._planning = Progress(
+            SpinnerColumn(), TextColumn("{task.description}"), console=console, transient=True
+        )
+        self._stage = self._planning.add_task("reading the configuration", total=None)
+        self._began = time.monotonic()
+        self._live = Live(
+            get_renderable=self._render, console=console, refresh_per_second=4, transient=True
+        )
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._live.stop()
+
+    def note(self, line: str) -> None:
+        """Print the line above the table."""
+        self._console.print(Text(line), soft_wrap=True)
+
+    def planning(self, line: str) -> None:
+        """Show the line beside the spinner."""
+        self._planning.update(self._stage, description=line)
+
+    def evaluated(self, record: CandidateRecord) -> None:
+        """Candidates show in the table of their branch."""
+
+    def progressed(self, branch: BranchSearch) -> None:
+        """Show the branch; the screen follows at its own rate."""
+        self._branches[branch.space.mode] = branch
+
+    def _render(self) -> Group | Progress:
+        if not self._branches:
+            return self._planning
+        table = Table(title=f"searching for {seconds(time.monotonic() - self._began)}", expand=True)
+        for column in (
+            "branch",
+            "round",
+            "unique",
+            "in flight",
+            "best so far",
+            "optimizer / replay",
+        ):
+            table.add_column(column)
+        for branch in self._branches.values():
+            table.add_row(
+                branch.space.mode,
+                f"{branch.state.round}/{branch.max_rounds}",
+                _bar(branch),
+                str(branch.state.in_flight) if not branch.state.finished else branch.state.phase,
+                best_so_far(branch, self._goal),
+                f"{seconds(branch.stats.suggest_seconds)} / {seconds(branch.evaluation_seconds)}",
+            )
+        return Group(table)
+
+
+def best_so_far(branch: BranchSearch, goal: OptimizationGoal) -> str:
+    """The best candidate of a branch, or the size of its front."""
+    if not branch.candidates:
+        return "-"
+    if goal.target is OptimizationTarget.PARETO:
+        return f"{len(pareto_front(branch.candidates, goal.objectives))} on the front"
+    best: Candidate = rank(branch.candidates)[0]
+    value = objective(goal.target, best.objectives[goal.target])
+    return f"{value}: {deployment(best.sample)}"
+
+
+def _bar(branch: BranchSearch) -> Group:
+    done = branch.state.round_successes if not branch.state.finished else branch.target
+    bar = Progress(BarColumn(bar_width=12), TextColumn(f"{done}/{branch.target}"))
+    bar.add_task("", total=branch.target, completed=done)
+    return Group(bar)
+
+
+def _what(record: CandidateRecord) -> str:
+    return f"{deployment(record.config)}, {traffic_handling(record.config)}"
+
+
+def _counts(branch: BranchSearch) -> str:
+    counts = {
+        "candidates": len(branch.candidates),
+        "suggestions": branch.state.attempts,
+        "duplicates": branch.state.duplicates,
+    }
+    return ", ".join(f"{figure(count)} {name}" for name, count in counts.items() if count)

@@ -1,0 +1,56 @@
+"""The load that each request replays, made from the workload of the configuration."""
+
+from __future__ import annotations
+
+from schemas.config import SmartSearchConfig
+from schemas.messages import Load, Sample, SyntheticLoad, TraceLoad
+from schemas.workload import Workload
+from spica_async.traces.check import TraceFacts
+
+
+def trace_load(workload: Workload, facts: TraceFacts) -> TraceLoad:
+    """The trace as a worker finds and replays it."""
+    return TraceLoad(
+        path=str(facts.path),
+        sha256=facts.sha256,
+        size_bytes=facts.size_bytes,
+        requests=facts.requests,
+        total_tokens=facts.total_tokens,
+        trace_format=workload.trace_format,
+        arrival_speedup_ratio=workload.arrival_speedup_ratio,
+        concurrency=workload.replay_concurrency,
+    )
+
+
+def request_count(num_request_ratio: float, load: float) -> int:
+    """Requests of a synthetic replay: a multiple of its concurrency or its rate, at least one."""
+    return max(1, round(num_request_ratio * load))
+
+
+def load_of(config: SmartSearchConfig, trace: TraceLoad | None, sample: Sample) -> Load:
+    """What one sample is replayed under; a KV load has its concurrency in the sample."""
+    if trace is not None:
+        return trace
+    workload = config.workload
+    concurrency = workload.concurrency
+    if config.kv_load is not None:
+        derived = sample["concurrency"]
+        assert isinstance(derived, int)  # noqa: S101  # written by resolve_kv_load
+        concurrency = derived
+    load = concurrency if concurrency is not None else workload.request_rate
+    # The configuration's own rules: a synthetic workload has lengths and exactly one load.
+    assert load is not None  # noqa: S101
+    assert workload.isl is not None  # noqa: S101
+    assert workload.osl is not None  # noqa: S101
+    assert workload.num_request_ratio is not None  # noqa: S101
+    return SyntheticLoad(
+        isl=workload.isl,
+        osl=workload.osl,
+        requests=request_count(workload.num_request_ratio, load),
+        concurrency=concurrency,
+        request_rate=workload.request_rate,
+        shared_prefix_ratio=workload.shared_prefix_ratio,
+        num_prefix_groups=workload.num_prefix_groups,
+        turns_per_session=workload.turns_per_session,
+        inter_turn_delay_ms=workload.inter_turn_delay_ms,
+    )

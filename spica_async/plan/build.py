@@ -1,0 +1,185 @@
+"""Makes the plan of a sweep, asking the engine for whatever only it can know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from schemas.config import SmartSearchConfig
+from schemas.messages import TraceLoad
+from schemas.presets import expand
+from schemas.search_space import (
+    ADMISSION_SCALARS,
+    COMPOSITE_PRESETS,
+    ROLES,
+    SearchSpace,
+)
+from spica_async.engine.facts import (
+    HardwareFacts,
+    ModelFacts,
+    UnknownModelError,
+    UnknownSkuError,
+)
+from spica_async.errors import InputError
+from spica_async.forecast import (
+    EntryLoss,
+    LoadPredictorResult,
+    predictor_without_sweep,
+    sweep_load_predictor,
+    throughput_intervals,
+    windows_by_interval,
+)
+from spica_async.plan.branches import BranchBuilder
+from spica_async.plan.types import Dropped, PlanningEngine, Progress, SweepPlan
+from spica_async.planner import FilteredPolicies, filter_scaling_policies
+from spica_async.space.branch import BranchSpace
+from spica_async.space.knobs import (
+    OFFLOAD_WEIGHTS,
+    ROUTER_WEIGHTS,
+    engine_knob_names,
+    matching_composites,
+)
+
+
+def plan_sweep(
+    config: SmartSearchConfig,
+    engine: PlanningEngine,
+    trace: TraceLoad | None,
+    progress: Progress,
+) -> SweepPlan:
+    """Settle what a sweep searches.
+
+    Args:
+        config: a validated configuration.
+        engine: the engine to ask, in this process.
+        trace: the workload's trace, already checked, or None for a synthetic one.
+        progress: told what is being done.
+
+    Raises:
+        InputError: if nothing could be searched, or a setting would not do what it says.
+    """
+    policies = filter_scaling_policies(config)
+    space = config.search_space.model_copy(update={"planner_scaling_policy": list(policies.kept)})
+    config = config.model_copy(update={"search_space": space})
+    progress(f"facts about {space.model_name} on {space.hardware_sku}")
+    model, hardware = _facts(space, engine)
+    _check_composites(space, engine)
+    builder = BranchBuilder(
+        config=config,
+        engine=engine,
+        is_moe=model.is_moe,
+        longest_sequence=space.context_length or model.max_context,
+        progress=progress,
+        dropped=_dropped_policies(policies),
+        warnings=_inert_settings(space),
+    )
+    branches = builder.build()
+    _refuse_ignored(space, branches, engine)
+    return SweepPlan(
+        config=config,
+        branches=branches,
+        dropped=tuple(builder.dropped),
+        warnings=tuple(builder.warnings),
+        model=model,
+        hardware=hardware,
+        needs_wide_ep=engine.needs_wide_ep(model, hardware),
+        longest_sequence=builder.longest_sequence,
+        capacity=builder.capacity,
+        predictors=_forecast(space, policies, engine, trace, progress),
+        backend_versions=builder.backend_versions,
+    )
+
+
+def _facts(space: SearchSpace, engine: PlanningEngine) -> tuple[ModelFacts, HardwareFacts]:
+    try:
+        hardware = engine.hardware_facts(space.hardware_sku)
+    except UnknownSkuError as error:
+        raise InputError(f"search_space.hardware_sku: {error}") from None
+    try:
+        return engine.model_facts(space.model_name), hardware
+    except UnknownModelError as error:
+        raise InputError(f"search_space.model_name: {error}") from None
+
+
+def _check_composites(space: SearchSpace, engine: PlanningEngine) -> None:
+    for knob, presets in COMPOSITE_PRESETS.items():
+        for index, entry in enumerate(getattr(space, knob)):
+            problem = engine.check_planner_fields(expand(entry, presets))
+            if problem is not None:
+                raise InputError(f"search_space.{knob}[{index}]: {problem}")
+
+
+def _dropped_policies(policies: FilteredPolicies) -> list[Dropped]:
+    if policies.reason is None:
+        return []
+    names = ", ".join(str(policy) for policy in policies.dropped)
+    return [Dropped(f"planner_scaling_policy {names}", policies.reason)]
+
+
+def _inert_settings(space: SearchSpace) -> list[str]:
+    """A warning for each setting that was written down and cannot matter beside the others."""
+    inert: dict[str, str] = {}
+    for mode, roles in ROLES.items():
+        if mode not in space.deployment_mode:
+            prefixes = tuple(f"{role}_" for role in roles)
+            named = [n for n in SearchSpace.model_fields if n.startswith(prefixes)]
+            named += engine_knob_names(mode)
+            reason = f"deployment_mode has no {mode}"
+            inert |= dict.fromkeys((n for n in named if n != "prefill_load_scale"), reason)
+    if "kv_router" not in space.router_mode:
+        reason = "router_mode has no kv_router"
+        inert |= dict.fromkeys((*ROUTER_WEIGHTS, *OFFLOAD_WEIGHTS, *ADMISSION_SCALARS), reason)
+    elif not space.num_g2_blocks:
+        inert |= dict.fromkeys(OFFLOAD_WEIGHTS, "num_g2_blocks is 0")
+    matching = {n for policy in space.planner_scaling_policy for n in matching_composites(policy)}
+    if "planner_load_sensitivity" not in matching:
+        reason = "no planner_scaling_policy that is searched scales"
+        inert |= dict.fromkeys(("planner_load_sensitivity", "min_endpoint"), reason)
+    if "planner_fpm_sampling" not in matching:
+        reason = "no planner_scaling_policy that is searched scales by throughput"
+        inert |= dict.fromkeys(("planner_fpm_sampling", "load_predictor_candidates"), reason)
+    if "sglang" not in space.backend:
+        inert["moe_backend"] = "backend has no sglang"
+    return [
+        f"{name} has no effect: {reason}"
+        for name, reason in inert.items()
+        if name in space.model_fields_set and getattr(space, name) not in (None, False)
+    ]
+
+
+def _refuse_ignored(
+    space: SearchSpace, branches: Iterable[BranchSpace], engine: PlanningEngine
+) -> None:
+    """Refuse what was written down and would be ignored by every replay of some branch."""
+    for branch in branches:
+        for name in sorted(frozenset.intersection(*branch.ignored.values())):
+            if name in space.model_fields_set and getattr(space, name) is not None:
+                backend = next(iter(branch.ignored))
+                reason = engine.ignored_knobs(backend, branch.mode)[name]
+                raise InputError(f"search_space.{name}: {reason}; remove it")
+
+
+def _forecast(
+    space: SearchSpace,
+    policies: FilteredPolicies,
+    engine: PlanningEngine,
+    trace: TraceLoad | None,
+    progress: Progress,
+) -> LoadPredictorResult:
+    intervals = throughput_intervals(policies.kept)
+    settled = predictor_without_sweep(intervals, trace)
+    if settled is not None or trace is None:
+        return settled or LoadPredictorResult()
+    entries = space.load_predictor_candidates
+    progress(f"forecasting the load with {len(entries)} predictors")
+
+    def scored(interval: int, loss: EntryLoss) -> None:
+        name = loss.entry if isinstance(loss.entry, str) else loss.entry["load_predictor"]
+        progress(f"forecasting the load every {interval} s: {name} has loss {loss.loss:.4f}")
+
+    return sweep_load_predictor(
+        entries,
+        intervals,
+        windows_by_interval(trace, intervals, engine.trace_windows),
+        engine.make_predictor,
+        scored,
+    )

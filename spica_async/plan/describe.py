@@ -1,0 +1,65 @@
+"""A plan in plain values: for `check`, and for the results folder."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from pydantic import JsonValue
+
+from spica_async.plan.types import SweepPlan
+from spica_async.space.branch import BranchSpace
+from spica_async.space.parameters import (
+    CategoricalParameter,
+    DiscreteParameter,
+    FloatParameter,
+    Parameter,
+)
+
+
+def describe_plan(plan: SweepPlan) -> dict[str, JsonValue]:
+    """Branches with their pools and parameters, forecasts, and what is left out, with reasons."""
+    forecast = plan.predictors
+    return {
+        "model": asdict(plan.model),
+        "hardware": asdict(plan.hardware),
+        "needs_wide_ep": plan.needs_wide_ep,
+        "longest_sequence": plan.longest_sequence,
+        "backend_versions": {str(name): version for name, version in plan.backend_versions.items()},
+        "branches": [_describe_branch(branch) for branch in plan.branches],
+        "load_predictors": {
+            "reason": forecast.reason,
+            "best_by_interval": {str(i): entry for i, entry in forecast.best_by_interval.items()},
+            "losses": {
+                str(interval): [asdict(loss) for loss in losses]
+                for interval, losses in forecast.losses.items()
+            },
+        },
+        "dropped": [asdict(dropped) for dropped in plan.dropped],
+        "warnings": list(plan.warnings),
+    }
+
+
+def describe_parameter(parameter: Parameter) -> str:
+    """One parameter's values in a few words."""
+    match parameter:
+        case FloatParameter(_, low, high, default):
+            text = f"{low:g} to {high:g}"
+        case DiscreteParameter(_, values, log, default):
+            text = ", ".join(f"{value:g}" for value in values) + (" (log)" if log else "")
+        case CategoricalParameter(_, values, default):
+            text = ", ".join(values)
+    return text if default is None else f"{text}; starts at {default}"
+
+
+def _describe_branch(branch: BranchSpace) -> dict[str, JsonValue]:
+    fixed = [knob for knob in (branch.backend, *branch.knobs) if len(knob.entries) == 1]
+    return {
+        "mode": branch.mode,
+        "pool": len(branch.pool),
+        "pool_by_backend": {
+            backend: len(branch.pool.legal_indices(backend)) for backend in branch.pool.backends
+        },
+        "distinct_samples": branch.distinct_selections,
+        "parameters": {p.name: describe_parameter(p) for p in branch.parameters},
+        "pinned": {knob.name: knob.entries[0] for knob in fixed},
+    }

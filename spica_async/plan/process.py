@@ -1,0 +1,82 @@
+"""Has a plan made in a process of its own, so that the engine is never loaded here."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pickle
+import signal
+import sys
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from typing import Any
+
+import structlog
+
+from schemas.config import SmartSearchConfig
+from schemas.messages import TraceLoad
+from spica_async.childproc import HEADER_BYTES, child_environment, frame, payload_length
+from spica_async.errors import InputError, SpicaError
+from spica_async.plan.request import PlanRequest
+from spica_async.plan.types import Progress, SweepPlan
+
+log = structlog.get_logger(__name__)
+
+
+async def make_plan(
+    config: SmartSearchConfig, trace: TraceLoad | None, progress: Progress
+) -> SweepPlan:
+    """Settle what a sweep searches.
+
+    Raises:
+        InputError: if the configuration cannot be searched.
+        SpicaError: if the engine failed while it was asked; the log has the details.
+    """
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-P", "-m", "spica_async.plan.child"),
+        stdin=PIPE,
+        stdout=PIPE,
+        stderr=DEVNULL,
+        env=child_environment(),
+        start_new_session=True,
+    )
+    try:
+        assert process.stdin is not None  # noqa: S101  # asked for above
+        process.stdin.write(frame(pickle.dumps(PlanRequest(config, trace))))
+        process.stdin.close()
+        while True:
+            kind, value = await _read_answer(process)
+            match kind:
+                case "progress":
+                    progress(value)
+                case "plan":
+                    plan: SweepPlan = value
+                    return plan
+                case "input_error":
+                    raise InputError(value)
+                case _:
+                    log.error("planning.fault", traceback=value)
+                    last = str(value).strip().rpartition("\n")[2]
+                    raise SpicaError(f"the engine failed while the sweep was planned: {last}")
+    finally:
+        await _end(process)
+
+
+async def _read_answer(process: Process) -> tuple[str, Any]:
+    assert process.stdout is not None  # noqa: S101  # asked for by make_plan
+    try:
+        length = payload_length(await process.stdout.readexactly(HEADER_BYTES))
+        payload = await process.stdout.readexactly(length)
+    except asyncio.IncompleteReadError:
+        code = await process.wait()
+        raise SpicaError(f"the planning process ended with exit code {code}") from None
+    # The child is our own program, started by us.
+    kind, value = pickle.loads(payload)  # noqa: S301
+    return kind, value
+
+
+async def _end(process: Process) -> None:
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        log.debug("planning.ended", pid=process.pid)
+    await process.communicate()

@@ -1,0 +1,94 @@
+"""The plan of one sweep, and what has to be asked of the engine to make it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from pydantic import JsonValue
+
+from schemas.config import SmartSearchConfig
+from schemas.messages import Sample
+from schemas.search_space import Backend, DeploymentMode, Role
+from spica_async.engine.facts import HardwareFacts, ModelFacts
+from spica_async.forecast import LoadPredictorResult, Predictor, Window
+from spica_async.space.branch import BranchSpace
+from spica_async.space.capacity import CapacityTable
+
+Progress = Callable[[str], None]
+"""Takes one line on what is being done now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """Something that will not be searched, and why."""
+
+    what: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class SweepPlan:
+    """Everything that is settled before the first suggestion.
+
+    Attributes:
+        config: the configuration as it is searched, without the policies that its goal rules out.
+        branches: one per viable deployment mode, in the configuration's order.
+        dropped: shapes, backends, modes and policies that are left out.
+        warnings: what the user should know about settings that have no effect.
+        model: facts about the model.
+        hardware: facts about the SKU.
+        needs_wide_ep: whether one node cannot hold twice the weights of this MoE model.
+        longest_sequence: tokens of the longest sequence that a worker must hold.
+        capacity: the engine's KV capacity of every shape that is searched.
+        predictors: the load-predictor sub-sweep.
+        backend_versions: the version of each viable backend whose performance data is used.
+    """
+
+    config: SmartSearchConfig
+    branches: tuple[BranchSpace, ...]
+    dropped: tuple[Dropped, ...]
+    warnings: tuple[str, ...]
+    model: ModelFacts
+    hardware: HardwareFacts
+    needs_wide_ep: bool
+    longest_sequence: int
+    capacity: CapacityTable
+    predictors: LoadPredictorResult
+    backend_versions: Mapping[Backend, str]
+
+
+class PlanningEngine(Protocol):
+    """The questions that planning asks; `spica_async.engine` answers them in a child process."""
+
+    def model_facts(self, model: str) -> ModelFacts:
+        """Facts about a model. Raises UnknownModelError."""
+
+    def hardware_facts(self, sku: str) -> HardwareFacts:
+        """Facts about a SKU. Raises UnknownSkuError."""
+
+    def backend_version(self, sku: str, backend: Backend) -> str:
+        """The newest version with performance data. Raises NoPerfDatabaseError."""
+
+    def needs_wide_ep(self, model: ModelFacts, hardware: HardwareFacts) -> bool:
+        """Whether one node cannot hold twice the weights of this MoE model."""
+
+    def kv_tokens_per_rank(self, sample: Sample, role: Role) -> int:
+        """KV tokens of one attention rank. Raises ShapeRejectedError."""
+
+    def probe_replay(self, sample: Sample) -> str | None:
+        """Why the engine cannot replay this backend in this mode, or None."""
+
+    def ignored_knobs(self, backend: Backend, mode: DeploymentMode) -> Mapping[str, str]:
+        """Knobs and scalars that a replay ignores, and why."""
+
+    def check_planner_fields(self, fields: Mapping[str, JsonValue]) -> str | None:
+        """What the planner's own configuration class says against these fields, or None."""
+
+    def trace_windows(self, path: Path, interval_seconds: int) -> Sequence[Window]:
+        """The trace in windows of `interval_seconds`."""
+
+    def make_predictor(self, fields: Mapping[str, JsonValue], interval_seconds: int) -> Predictor:
+        """One of the planner's own load predictors."""

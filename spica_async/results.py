@@ -1,0 +1,96 @@
+"""The folder of one sweep, written as things happen, so that whatever ends it leaves the rest."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, Any, Self
+
+import yaml
+
+from schemas.config import SmartSearchConfig
+from schemas.results import CandidateRecord, SweepResult
+from spica_async.errors import InputError
+from spica_async.plan.describe import describe_plan
+from spica_async.plan.types import SweepPlan
+
+
+def new_sweep_id() -> str:
+    """A name that sorts by time and that no other sweep has, e.g. `20260102-030405-9f3a`."""
+    return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+
+
+class ResultsFolder:
+    """Writes one sweep's files.
+
+    `config.yaml`: the configuration with every default filled in. `plan.json`: what is searched,
+    and what is not and why. `candidates.jsonl`: one line per evaluated candidate, as it arrives.
+    `ranking.json` or `front.json`: the result, best first or along the front. `summary.json`:
+    tallies, versions, seed and timings. `logs/`: what the processes had to say.
+    """
+
+    def __init__(self, path: Path, candidates: IO[str]) -> None:
+        self.path = path
+        self._candidates = candidates
+
+    @classmethod
+    @contextmanager
+    def create(cls, root: Path, sweep_id: str) -> Iterator[Self]:
+        """Make the folder `root/sweep_id`.
+
+        Raises:
+            InputError: if it cannot be made.
+        """
+        path = root / sweep_id
+        try:
+            (path / "logs").mkdir(parents=True)
+            candidates = (path / "candidates.jsonl").open("a", encoding="utf-8")
+        except OSError as error:
+            raise InputError(f"--output {root}: {error.strerror or error}") from None
+        with candidates:
+            yield cls(path, candidates)
+
+    @property
+    def logs(self) -> Path:
+        """The folder for the logs of processes."""
+        return self.path / "logs"
+
+    def write_config(self, config: SmartSearchConfig) -> None:
+        """Write the configuration with its defaults; it can be run again as it is."""
+        document = config.model_dump(mode="json", exclude_none=True)
+        if not config.workload.is_trace:
+            # Their defaults, written out, would read as settings of a trace.
+            for name in ("trace_format", "arrival_speedup_ratio"):
+                del document["workload"][name]
+        self._replace("config.yaml", yaml.safe_dump(document, sort_keys=False))
+
+    def write_plan(self, plan: SweepPlan) -> None:
+        """Write what will be searched."""
+        self._replace("plan.json", _pretty(describe_plan(plan)))
+
+    def append(self, record: CandidateRecord) -> None:
+        """Add one line, which is on its way to the disk when this returns."""
+        self._candidates.write(record.model_dump_json(exclude_none=True) + "\n")
+        self._candidates.flush()
+
+    def write_result(self, result: SweepResult, *, pareto: bool) -> None:
+        """Write the ranking or the front, and the summary."""
+        document = result.model_dump(mode="json")
+        ranking: Sequence[Any] = document.pop("ranking")
+        self._replace("front.json" if pareto else "ranking.json", _pretty(ranking))
+        self._replace("summary.json", _pretty(document))
+
+    def _replace(self, name: str, text: str) -> None:
+        # Never half a file, whenever it is that we are stopped.
+        unfinished = self.path / f".{name}.part"
+        unfinished.write_text(text, encoding="utf-8")
+        os.replace(unfinished, self.path / name)  # noqa: PTH105  # the atomic one
+
+
+def _pretty(document: object) -> str:
+    return json.dumps(document, indent=2) + "\n"
