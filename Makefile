@@ -1,0 +1,58 @@
+# One command per need, each from a fresh clone: every target sets up what it needs first.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV   := .venv
+BIN    := $(VENV)/bin
+UV     := .tools/bin/uv
+READY  := $(VENV)/.ready
+
+# A find-links of pip's that uv does not know only makes it warn.
+export UV_FIND_LINKS :=
+export VIRTUAL_ENV := $(CURDIR)/$(VENV)
+
+.PHONY: run test test-slow lint format lock setup schemas clean help
+
+help: ## Show this list.
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
+
+run: setup ## Search the quickstart's deployments and print the best ones.
+	$(BIN)/spica-async run examples/quickstart.yaml
+
+test: lint ## Every check but the slow tests.
+	$(BIN)/pytest -n 2 --dist worksteal -m "not slow"
+
+test-slow: setup ## The tests that need minutes: real traces, real sweeps, real knobs.
+	$(BIN)/pytest -n 2 --dist worksteal -m slow --timeout 1200
+
+lint: setup ## ruff and mypy.
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: setup ## Let ruff put the code in order.
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+schemas: setup ## Write the JSON Schemas of messages and configuration anew.
+	$(BIN)/python -m schemas.generate
+
+lock: $(UV) ## Resolve the dependencies anew into requirements.lock.
+	$(UV) pip compile --quiet --no-emit-index-url --no-header --generate-hashes \
+	  --python-version 3.11 --extra dev pyproject.toml --output-file requirements.lock
+
+setup: $(READY) ## The virtual environment with the locked packages.
+
+$(READY): $(UV) requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' \
+	  || { echo "Python 3.11 is needed, $(PYTHON) is another: make PYTHON=/path/to/python3.11" >&2; exit 2; }
+	test -x $(BIN)/python || $(UV) venv --quiet --python $(PYTHON) $(VENV)
+	$(UV) pip sync --quiet --require-hashes requirements.lock
+	$(UV) pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(UV):
+	$(PYTHON) -m venv .tools
+	.tools/bin/pip install --quiet uv
+
+clean: ## Remove what the targets above have made.
+	rm -rf $(VENV) .tools .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info
