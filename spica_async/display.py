@@ -60,6 +60,7 @@ class PlainDisplay:
         self._console = console
         self._began = time.monotonic()
         self._last_planning = ""
+        self._ended: set[str] = set()
 
     def __enter__(self) -> Self:
         return self
@@ -96,7 +97,8 @@ class PlainDisplay:
 
     def progressed(self, branch: BranchSearch) -> None:
         """Print the end of a branch."""
-        if branch.state.finished:
+        if branch.state.finished and branch.space.mode not in self._ended:
+            self._ended.add(branch.space.mode)
             self._print(f"{branch.space.mode} {branch.state.phase}: {_counts(branch)}")
 
     def _print(self, line: str) -> None:

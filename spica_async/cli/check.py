@@ -29,4 +29,4 @@ def check_command(path: Path) -> None:
         with make_display(inputs.config.goal, progress) as display:
             return await make_plan(inputs.config, inputs.trace, display.planning)
 
-    print_view(plan_view(asyncio.run(plan())), Console())
+    print_view(plan_view(asyncio.run(plan())))

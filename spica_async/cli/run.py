@@ -51,7 +51,7 @@ def run_sweep_command(path: Path, *, slots: int | None, output: Path, as_json: b
     if as_json:
         sys.stdout.write(result.model_dump_json(indent=2) + "\n")
     else:
-        print_view(result_view(result, inputs.config.goal), Console())
+        print_view(result_view(result, inputs.config.goal))
     return _EXIT_CODES.get(result.status, 0)
 
 

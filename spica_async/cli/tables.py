@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from schemas.goal import OptimizationGoal, OptimizationTarget, SLATarget
+from schemas.messages import Sample
 from schemas.results import RankedCandidate, SweepResult
 from spica_async.deployment_text import deployment, differing_knobs, settings, traffic_handling
 from spica_async.plan.describe import describe_parameter
@@ -16,6 +17,7 @@ from spica_async.plan.types import SweepPlan
 from spica_async.units import TARGET_UNITS, figure, seconds
 
 _SHOWN = 10
+_PIPE_WIDTH = 200
 _SHOWN_MISSES = 3
 _MEAN_OF_LEVEL = {
     "ttft_ms": "mean_ttft_ms",
@@ -74,17 +76,17 @@ def plan_view(plan: SweepPlan) -> RenderableType:
 def _candidates(
     title: str, shown: Sequence[RankedCandidate], goal: OptimizationGoal
 ) -> RenderableType:
-    samples = [candidate.config for candidate in shown]
-    differing = differing_knobs(samples)
     table = Table(title=title, title_justify="left")
     for target in goal.objectives:
         table.add_column(TARGET_UNITS[target], justify="right")
     for name in ("GPUs", "TTFT ms", "ITL ms", "tok/s"):
         table.add_column(name, justify="right")
     table.add_column("deployment")
-    table.add_column("router, planner")
-    table.add_column("what else differs")
-    for candidate in shown:
+    samples = [candidate.config for candidate in shown]
+    described = _differences(samples)
+    for heading in described:
+        table.add_column(heading)
+    for index, candidate in enumerate(shown):
         metrics = candidate.metrics
         table.add_row(
             *(figure(candidate.objectives[target.value]) for target in goal.objectives),
@@ -93,10 +95,19 @@ def _candidates(
             figure(metrics.get("mean_itl_ms")),
             figure(metrics.get("output_throughput_tok_s")),
             deployment(candidate.config),
-            traffic_handling(candidate.config),
-            settings(candidate.config, differing),
+            *(texts[index] for texts in described.values()),
         )
     return table
+
+
+def _differences(samples: Sequence[Sample]) -> dict[str, list[str]]:
+    """Further columns by heading, for what is not the same in every row."""
+    differing = differing_knobs(samples)
+    columns = {
+        "router, planner": [traffic_handling(sample) for sample in samples],
+        "settings that differ": [settings(sample, differing) for sample in samples],
+    }
+    return {heading: texts for heading, texts in columns.items() if len(set(texts)) > 1}
 
 
 def _nothing_feasible(result: SweepResult, goal: OptimizationGoal) -> RenderableType:
@@ -155,6 +166,9 @@ def _counted(counts: Iterable[tuple[int, str]]) -> str:
     return ", ".join(f"{count} {name}" for count, name in counts if count) or "nothing"
 
 
-def print_view(view: RenderableType, console: Console) -> None:
-    """Print a view; a pipe gets lines as long as they need to be."""
-    console.print(view, soft_wrap=not console.is_terminal)
+def print_view(view: RenderableType) -> None:
+    """Print a view to stdout; a pipe gets wide lines rather than wrapped cells."""
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=_PIPE_WIDTH)
+    console.print(view)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 
 from pydantic import JsonValue
 
+from spica_async.forecast import EntryLoss
 from spica_async.plan.types import SweepPlan
 from spica_async.space.branch import BranchSpace
 from spica_async.space.parameters import (
@@ -30,7 +32,7 @@ def describe_plan(plan: SweepPlan) -> dict[str, JsonValue]:
             "reason": forecast.reason,
             "best_by_interval": {str(i): entry for i, entry in forecast.best_by_interval.items()},
             "losses": {
-                str(interval): [asdict(loss) for loss in losses]
+                str(interval): [_describe_loss(loss) for loss in losses]
                 for interval, losses in forecast.losses.items()
             },
         },
@@ -49,6 +51,12 @@ def describe_parameter(parameter: Parameter) -> str:
         case CategoricalParameter(_, values, default):
             text = ", ".join(values)
     return text if default is None else f"{text}; starts at {default}"
+
+
+def _describe_loss(loss: EntryLoss) -> dict[str, JsonValue]:
+    # JSON has no infinity; what could not be scored has no loss, and tells its problem.
+    value = loss.loss if math.isfinite(loss.loss) else None
+    return {"entry": loss.entry, "loss": value, "problem": loss.problem}
 
 
 def _describe_branch(branch: BranchSpace) -> dict[str, JsonValue]:

@@ -7,6 +7,7 @@ import os
 import pickle
 import signal
 import sys
+import tempfile
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from typing import Any
 
@@ -29,7 +30,8 @@ async def make_plan(
 
     Raises:
         InputError: if the configuration cannot be searched.
-        SpicaError: if the engine failed while it was asked; the log has the details.
+        SpicaError: if the engine failed while it was asked; the message names the file in which
+            its traceback is kept.
     """
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-P", "-m", "spica_async.plan.child"),
@@ -54,9 +56,7 @@ async def make_plan(
                 case "input_error":
                     raise InputError(value)
                 case _:
-                    log.error("planning.fault", traceback=value)
-                    last = str(value).strip().rpartition("\n")[2]
-                    raise SpicaError(f"the engine failed while the sweep was planned: {last}")
+                    raise SpicaError(_keep_traceback(value))
     finally:
         await _end(process)
 
@@ -72,6 +72,16 @@ async def _read_answer(process: Process) -> tuple[str, Any]:
     # The child is our own program, started by us.
     kind, value = pickle.loads(payload)  # noqa: S301
     return kind, value
+
+
+def _keep_traceback(text: str) -> str:
+    """Write a traceback where a person can look it up, and say what happened and where it is."""
+    with tempfile.NamedTemporaryFile(
+        "w", prefix="spica-async-planning-", suffix=".log", delete=False, encoding="utf-8"
+    ) as file:
+        file.write(text)
+    last = text.strip().rpartition("\n")[2]
+    return f"the engine failed while the sweep was planned: {last} (details in {file.name})"
 
 
 async def _end(process: Process) -> None:
