@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +11,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from spica_async.errors import InputError, SpicaError
+from spica_async.errors import InputError, SpicaError, keep_traceback
 
 EXIT_FAULT = 1
 EXIT_BAD_INPUT = 2
@@ -100,6 +101,9 @@ def main() -> None:
         sys.exit(EXIT_FAULT)
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
+    except Exception:  # noqa: BLE001  # a bug of ours: not for the user
+        _print_error(SpicaError(f"unexpected: {keep_traceback(traceback.format_exc())}"))
+        sys.exit(EXIT_FAULT)
 
 
 def _print_error(error: SpicaError) -> None:

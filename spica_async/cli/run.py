@@ -110,11 +110,16 @@ async def _embedded_worker(*, slots: int, logs: Path) -> AsyncIterator[Bus]:
                 yield bus
             finally:
                 await supervisor.stop(drain_seconds=0)
-    except* ChildStartError as failed:
-        first = failed.exceptions[0]
-        while isinstance(first, BaseExceptionGroup):
-            first = first.exceptions[0]
-        raise SpicaError(f"no replay could be started: {first}; see {logs}") from None
+    except BaseExceptionGroup as group:
+        failed = group.subgroup(ChildStartError)
+        if failed is None:
+            raise
+        raise SpicaError(f"no replay could be started: {_first(failed)}; see {logs}") from None
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    error = group.exceptions[0]
+    return _first(error) if isinstance(error, BaseExceptionGroup) else error
 
 
 class _Interrupts:

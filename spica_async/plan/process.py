@@ -7,7 +7,6 @@ import os
 import pickle
 import signal
 import sys
-import tempfile
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from typing import Any
 
@@ -16,7 +15,7 @@ import structlog
 from schemas.config import SmartSearchConfig
 from schemas.messages import TraceLoad
 from spica_async.childproc import HEADER_BYTES, child_environment, frame, payload_length
-from spica_async.errors import InputError, SpicaError
+from spica_async.errors import InputError, SpicaError, keep_traceback
 from spica_async.plan.request import PlanRequest
 from spica_async.plan.types import Progress, SweepPlan
 
@@ -56,7 +55,9 @@ async def make_plan(
                 case "input_error":
                     raise InputError(value)
                 case _:
-                    raise SpicaError(_keep_traceback(value))
+                    raise SpicaError(
+                        f"the engine failed while the sweep was planned: {keep_traceback(value)}"
+                    )
     finally:
         await _end(process)
 
@@ -72,16 +73,6 @@ async def _read_answer(process: Process) -> tuple[str, Any]:
     # The child is our own program, started by us.
     kind, value = pickle.loads(payload)  # noqa: S301
     return kind, value
-
-
-def _keep_traceback(text: str) -> str:
-    """Write a traceback where a person can look it up, and say what happened and where it is."""
-    with tempfile.NamedTemporaryFile(
-        "w", prefix="spica-async-planning-", suffix=".log", delete=False, encoding="utf-8"
-    ) as file:
-        file.write(text)
-    last = text.strip().rpartition("\n")[2]
-    return f"the engine failed while the sweep was planned: {last} (details in {file.name})"
 
 
 async def _end(process: Process) -> None:
