@@ -1,0 +1,142 @@
+"""Bad input gets one clear error and exit code 2, and nothing is started."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.commands import Finished, Spica, WriteConfig, small_sweep
+
+GOODPUT = {"target": "goodput", "sla": {"ttft_ms": 2000.0, "itl_ms": 50.0}}
+
+# What can be seen in the file itself; each message must name the field.
+IN_THE_FILE: list[tuple[str, dict[str, Any], list[str]]] = [
+    ("unknown key", {"search_space__gpu_budgt": 3}, ["search_space.gpu_budgt", "gpu_budget?"]),
+    ("unknown key deep down", {"goal__sla": {"ttft": 1.0}}, ["goal.sla.ttft", "ttft_ms?"]),
+    (
+        "empty list",
+        {"search_space__agg_max_num_seqs": []},
+        ["agg_max_num_seqs", "512"],
+    ),
+    ("no choice", {"search_space__agg_max_num_seqs": [300]}, ["agg_max_num_seqs", "300", "512"]),
+    ("NaN", {"workload__num_request_ratio": float("nan")}, ["workload.num_request_ratio"]),
+    ("negative", {"search_space__gpu_budget": -1}, ["search_space.gpu_budget", "greater than 0"]),
+    ("goodput without SLA", {"goal__target": "goodput"}, ["goal.sla", "e2e_ms"]),
+    (
+        "KV range under a scalar goal",
+        {"workload__concurrency": None, "workload__kv_load_ratio": [0.1, 1.0]},
+        ["workload.kv_load_ratio", "pareto"],
+    ),
+    (
+        "throughput policies without an SLA",
+        {"search_space__planner_scaling_policy": ["throughput_180_5"]},
+        ["search_space.planner_scaling_policy", "SLA"],
+    ),
+    (
+        "scaling policies with an e2e SLA alone",
+        {
+            "goal__target": "goodput",
+            "goal__sla": {"e2e_ms": 9000.0},
+            "search_space__planner_scaling_policy": ["load_180_5"],
+        },
+        ["search_space.planner_scaling_policy", "ttft_ms"],
+    ),
+]
+
+# What only the engine can tell.
+FROM_THE_ENGINE: list[tuple[str, dict[str, Any], list[str]]] = [
+    ("model", {"search_space__model_name": "nobody/no-model"}, ["model_name", "nobody/no-model"]),
+    ("SKU", {"search_space__hardware_sku": "h900"}, ["hardware_sku", "h900", "h200_sxm"]),
+    (
+        "budget",
+        {
+            "search_space__model_name": "deepseek-ai/DeepSeek-V3",
+            "search_space__parallel_configs": None,
+        },
+        ["gpu_budget", "agg vllm agg tp 1: ", "tp 2"],
+    ),
+    (
+        "pinned config",
+        {
+            "search_space__parallel_configs": [{"tp": 2, "moe_ep": 2}],
+            "search_space__backend": ["vllm", "sglang"],
+        },
+        ["parallel_configs[0]", "agg vllm", "agg sglang", "dense"],
+    ),
+    (
+        "planner field",
+        {
+            "search_space__planner_fpm_sampling": [
+                {"max_num_fpm_samples": 64, "fpm_sample_bucket_size": 15}
+            ]
+        },
+        ["planner_fpm_sampling[0]", "perfect square"],
+    ),
+]
+
+
+def assert_one_error(tmp_path: Path, finished: Finished, words: list[str]) -> None:
+    assert finished.code == 2
+    assert finished.stdout == ""
+    assert "Traceback" not in finished.stderr
+    assert finished.stderr.count("error:") == 1
+    for word in words:
+        assert word in finished.stderr
+    assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"), [case[1:] for case in IN_THE_FILE], ids=[case[0] for case in IN_THE_FILE]
+)
+def test_the_file(
+    spica: Spica,
+    write_config: WriteConfig,
+    tmp_path: Path,
+    changes: dict[str, Any],
+    words: list[str],
+) -> None:
+    finished = spica("run", write_config(small_sweep(**changes)))
+
+    assert_one_error(tmp_path, finished, words)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [case[1:] for case in FROM_THE_ENGINE],
+    ids=[case[0] for case in FROM_THE_ENGINE],
+)
+def test_the_engine(
+    spica: Spica,
+    write_config: WriteConfig,
+    tmp_path: Path,
+    changes: dict[str, Any],
+    words: list[str],
+) -> None:
+    finished = spica("run", write_config(small_sweep(**changes)))
+
+    assert_one_error(tmp_path, finished, words)
+
+
+def test_a_missing_file(spica: Spica, tmp_path: Path) -> None:
+    assert_one_error(tmp_path, spica("run", "nowhere.yaml"), ["nowhere.yaml", "no such file"])
+
+
+def test_a_trace_line(spica: Spica, write_config: WriteConfig, tmp_path: Path) -> None:
+    good = {"timestamp": 0, "input_length": 600, "output_length": 5, "hash_ids": [1, 2]}
+    bad = good | {"output_length": 0}
+    (tmp_path / "trace.jsonl").write_text(f"{json.dumps(good)}\n{json.dumps(bad)}\n")
+    document = small_sweep() | {"workload": {"trace_path": "trace.jsonl"}}
+
+    finished = spica("run", write_config(document))
+
+    assert_one_error(tmp_path, finished, ["workload.trace_path", "line 2", "output_length"])
+
+
+def test_an_unusable_output_folder(spica: Spica, write_config: WriteConfig, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+
+    finished = spica("run", write_config(small_sweep()), "--output", "file")
+
+    assert_one_error(tmp_path, finished, ["--output", "file"])

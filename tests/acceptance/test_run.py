@@ -1,0 +1,188 @@
+"""A sweep from the command line, on the real engine."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import yaml
+from support.commands import TIMEOUT_SECONDS, Spica, WriteConfig, small_sweep
+
+PARETO = {"target": "pareto", "pareto_objectives": ["throughput_per_gpu", "throughput_per_user"]}
+
+
+def only_folder(tmp_path: Path) -> Path:
+    (folder,) = (tmp_path / "results").iterdir()
+    return folder
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_a_small_space_is_evaluated_once_each(
+    spica: Spica, write_config: WriteConfig, tmp_path: Path
+) -> None:
+    document = small_sweep(
+        search_space__agg_max_num_batched_tokens=[8192, 16384],
+        search_space__parallel_configs=[{"tp": 1}, {"tp": 2}],
+        sweep__max_rounds=200,
+    )
+
+    finished = spica("run", write_config(document), "--slots", "2", "--json")
+
+    assert finished.code == 0, finished.stderr
+    result = json.loads(finished.stdout)
+    assert result["status"] == "exhausted"
+    assert result["tally"]["feasible"] == result["tally"]["attempts"] == 4
+    scores = [candidate["score"] for candidate in result["ranking"]]
+    assert scores == sorted(scores, reverse=True)
+    assert all(candidate["used_gpus"] <= 2 for candidate in result["ranking"])
+    folder = only_folder(tmp_path)
+    assert result["results_dir"] == str(Path("results") / folder.name)
+    records = lines(folder / "candidates.jsonl")
+    assert {(r["config"]["tp"], r["config"]["agg_max_num_batched_tokens"]) for r in records} == {
+        (1, 8192),
+        (1, 16384),
+        (2, 8192),
+        (2, 16384),
+    }
+    assert json.loads((folder / "ranking.json").read_text()) == result["ranking"]
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["versions"]["ai-dynamo"]
+    assert (folder / "plan.json").exists()
+
+
+def test_the_written_configuration_can_be_run_again(
+    spica: Spica, write_config: WriteConfig, tmp_path: Path
+) -> None:
+    spica("run", write_config(small_sweep()))
+    written = only_folder(tmp_path) / "config.yaml"
+    assert yaml.safe_load(written.read_text())["search_space"]["gpu_budget"] == 2
+
+    again = spica("check", str(written))
+
+    assert again.code == 0, again.stderr
+    assert "distinct samples: 1" in again.stdout
+
+
+def test_no_request_meets_the_sla(spica: Spica, write_config: WriteConfig, tmp_path: Path) -> None:
+    goal = {"target": "goodput", "sla": {"ttft_ms": 0.001, "itl_ms": 0.001}}
+
+    finished = spica("run", write_config(small_sweep() | {"goal": goal}))
+
+    assert finished.code == 3, finished.stderr
+    assert "no request of any candidate met the SLA" in finished.stdout
+    assert "nearest misses" in finished.stdout
+    (record,) = lines(only_folder(tmp_path) / "candidates.jsonl")
+    assert record["outcome"] == "feasible"
+    assert record["score"] == 0.0
+
+
+def test_nothing_feasible_names_its_causes(
+    spica: Spica, write_config: WriteConfig, tmp_path: Path
+) -> None:
+    document = small_sweep(sweep__max_eval_seconds=0.001)
+
+    finished = spica("run", write_config(document), "--json")
+
+    assert finished.code == 3, finished.stderr
+    result = json.loads(finished.stdout)
+    assert result["status"] == "nothing_feasible"
+    assert result["ranking"] == []
+    assert result["tally"]["causes"] == {"time_limit": 1}
+
+
+def test_ctrl_c_keeps_what_was_found(write_config: WriteConfig, tmp_path: Path) -> None:
+    document = small_sweep(
+        search_space__agg_max_num_batched_tokens=[8192, 16384, 32768],
+        search_space__agg_max_num_seqs=[256, 512, 1024],
+        workload__num_request_ratio=400,
+        sweep__max_rounds=9,
+        sweep__parallel_evals=1,
+    )
+    with subprocess.Popen(
+        [sys.executable, "-m", "spica_async", "run", write_config(document), "--json"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as running:
+        assert running.stderr is not None
+        for line in running.stderr:
+            if "agg round" in line:
+                break
+        children = psutil.Process(running.pid).children(recursive=True)
+        assert children
+        # To the whole group, as a terminal does it.
+        os.killpg(running.pid, signal.SIGINT)
+        stdout, _ = running.communicate(timeout=TIMEOUT_SECONDS)
+
+    assert running.returncode == 130
+    result = json.loads(stdout)
+    assert result["status"] == "interrupted"
+    assert 1 <= len(result["ranking"]) < 9
+    folder = only_folder(tmp_path)
+    assert len(lines(folder / "candidates.jsonl")) == len(result["ranking"])
+    assert (folder / "ranking.json").exists()
+    _, alive = psutil.wait_procs(children, timeout=10)
+    assert not alive
+
+
+@pytest.mark.parametrize("module", ["spica_async", "spica-async"])
+def test_the_version(module: str, spica: Spica) -> None:
+    if module == "spica_async":
+        finished = spica("--version")
+        assert finished.code == 0
+        assert finished.stdout.startswith("spica-async ")
+        return
+    script = Path(sys.executable).with_name(module)
+    done = subprocess.run([script, "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("spica-async ")
+
+
+def test_a_synthesised_trace_can_be_searched(
+    spica: Spica, write_config: WriteConfig, tmp_path: Path
+) -> None:
+    made = spica("trace", "synth", "trace.jsonl", "--seed", "3", "--requests", "20")
+    assert made.code == 0, made.stderr
+    assert len(lines(tmp_path / "trace.jsonl")) == 20
+    document = small_sweep(search_space__context_length=131072)
+    document |= {"workload": {"trace_path": "trace.jsonl"}}
+
+    finished = spica("run", write_config(document), "--json")
+
+    assert finished.code == 0, finished.stderr
+    assert json.loads(finished.stdout)["ranking"][0]["metrics"]["num_requests"] == 20
+
+
+def test_a_range_of_kv_loads_gives_a_front(spica: Spica, write_config: WriteConfig) -> None:
+    document = small_sweep(
+        search_space__context_length=None,
+        search_space__gpu_budget=8,
+        search_space__parallel_configs=[{"tp": 4}, {"tp": 8}],
+        workload__concurrency=None,
+        workload__kv_load_ratio=[0.0, 0.02],
+        sweep__parallel_evals=4,
+    )
+    document["goal"] = PARETO
+
+    finished = spica("run", write_config(document), "--json")
+
+    assert finished.code == 0, finished.stderr
+    front = json.loads(finished.stdout)["ranking"]
+    speeds = [candidate["objectives"]["throughput_per_user"] for candidate in front]
+    assert speeds == sorted(speeds)
+    for candidate in front:
+        facts = candidate["facts"]
+        ratio, capacity = facts["kv_load_ratio"], facts["kv_load_concurrency_capacity"]
+        assert facts["concurrency"] == max(1, int(ratio * capacity))
+        assert capacity == facts["agg_kv_capacity_tokens"] // (256 + 16)
