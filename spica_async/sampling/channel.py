@@ -1,0 +1,143 @@
+"""One running optimizer process and the exchange with it, without blocking the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import pickle
+import signal
+import sys
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from typing import Self
+
+from spica_async.sampling.types import Study
+from spica_async.sampling.wire import (
+    HEADER_BYTES,
+    MAX_ANSWER_BYTES,
+    AskRequest,
+    frame,
+    payload_length,
+)
+
+
+class DesignerFaultError(Exception):
+    """The optimizer process gave no usable answer; `detail` is its traceback, if it sent one."""
+
+    def __init__(self, reason: str, detail: str | None = None) -> None:
+        super().__init__(reason)
+        self.detail = detail
+
+
+class DesignerChannel:
+    """Owns one optimizer process, from `start` to `kill`."""
+
+    def __init__(self, process: Process) -> None:
+        if process.stdin is None or process.stdout is None:
+            raise ValueError("the optimizer process needs pipes for stdin and stdout")
+        self._process = process
+        self._requests = process.stdin
+        self._answers = process.stdout
+
+    @classmethod
+    async def start(cls, study: Study, factory: str) -> Self:
+        """Starts a process that builds the designer of `study` without being waited for.
+
+        Args:
+            study: What the process is to search.
+            factory: Import path of a `DesignerFactory`, as `module:name`.
+
+        Raises:
+            OSError: If the operating system cannot start a process.
+        """
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-P",
+            "-m",
+            "spica_async.sampling.child",
+            factory,
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=DEVNULL,
+            env=_environment(),
+            # A group of its own: signals from the terminal pass it by, and it can be killed whole.
+            start_new_session=True,
+        )
+        channel = cls(process)
+        channel._send(study)
+        return channel
+
+    @property
+    def pid(self) -> int:
+        """The process id, which is its process group's id too."""
+        return self._process.pid
+
+    async def suggest(self, request: AskRequest) -> list[object]:
+        """Returns what the process proposes, one JSON value per suggestion, not yet checked.
+
+        Raises:
+            DesignerFaultError: If the process raised, ended, or wrote something else.
+        """
+        self._send(request)
+        try:
+            length = payload_length(await self._answers.readexactly(HEADER_BYTES))
+            if length > MAX_ANSWER_BYTES:
+                raise DesignerFaultError("the optimizer process wrote garbage")
+            payload = await self._answers.readexactly(length)
+        except asyncio.IncompleteReadError as error:
+            code = await self._process.wait()
+            raise DesignerFaultError(
+                f"the optimizer process ended with exit code {code}"
+            ) from error
+        try:
+            answer = json.loads(payload)
+        except (ValueError, RecursionError) as error:
+            raise DesignerFaultError("the optimizer process wrote garbage") from error
+        match answer:
+            case {"assignments": list(assignments)}:
+                return assignments
+            case {"fault": str(fault), "detail": str(detail)}:
+                raise DesignerFaultError(f"the optimizer raised {fault}", detail)
+            case _:
+                raise DesignerFaultError("the optimizer process wrote garbage")
+
+    async def kill(self) -> None:
+        """Kills the process and its group at once and reaps it."""
+        if self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):  # It has just ended by itself.
+                os.killpg(self.pid, signal.SIGKILL)
+        self._requests.close()
+        # Reads what is left, so that both pipes close; waiting alone would leave them open.
+        await self._process.communicate()
+
+    def _send(self, message: Study | AskRequest) -> None:
+        # Not drained: one request at a time is outstanding, and a process that ended is noticed
+        # by its missing answer, which may still hold the reason.
+        self._requests.write(frame(pickle.dumps(message)))
+
+
+def _environment() -> dict[str, str]:
+    """Returns the environment of an optimizer process.
+
+    One thread each, since branches and replays share the cores, and since the order of a
+    parallel sum could change a proposal. Imports resolve as they do here.
+    """
+    xla_flags = (
+        os.environ.get("XLA_FLAGS", ""),
+        "--xla_cpu_multi_thread_eigen=false",
+        "intra_op_parallelism_threads=1",
+    )
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),  # noqa: PTH109 - A string is wanted.
+        # The order of a set of strings must not differ between two processes.
+        "PYTHONHASHSEED": "0",
+        # A run that makes warnings errors means ours, not those of the optimizer's libraries.
+        "PYTHONWARNINGS": "ignore",
+        "JAX_PLATFORMS": "cpu",
+        "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+        "MKL_NUM_THREADS": "1",
+        "XLA_FLAGS": " ".join(flag for flag in xla_flags if flag),
+    }

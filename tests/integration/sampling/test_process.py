@@ -1,0 +1,309 @@
+"""The sampler's proxy with designers that answer at once, or not as they should."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import structlog
+
+from spica_async.sampling.port import Sampler
+from spica_async.sampling.process import SamplerProcess
+from spica_async.sampling.quasi_random import draw
+from spica_async.sampling.types import Objective, Study, Suggestion, Trial
+from spica_async.space.parameters import DiscreteParameter, FloatParameter
+
+STUDY = Study(
+    "agg",
+    7,
+    (FloatParameter("x", 0.0, 1.0), DiscreteParameter("n", (1, 2, 4), log=True)),
+    (Objective("throughput", maximize=True), Objective("latency", maximize=False)),
+)
+
+
+@pytest.fixture(autouse=True)
+def _designers_can_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+
+
+def sampler_with(designer: str, timeout: float = 60.0) -> SamplerProcess:
+    return SamplerProcess(
+        STUDY, suggest_timeout_seconds=timeout, designer=f"misbehaving:{designer}"
+    )
+
+
+def measured(suggestion: Suggestion) -> Trial:
+    return Trial(suggestion.number, suggestion.assignment, {"throughput": 10.0, "latency": 3.0})
+
+
+def failed(suggestion: Suggestion) -> Trial:
+    return Trial(suggestion.number, suggestion.assignment, None)
+
+
+def pid_in(path: Path) -> int:
+    while not path.exists():
+        time.sleep(0.01)
+    return int(path.read_text())
+
+
+def assert_gone(pid: int) -> None:
+    """A killed process may stay a zombie for a moment when it is not ours to reap."""
+    try:
+        psutil.Process(pid).wait(timeout=30)
+    except psutil.NoSuchProcess:
+        return
+
+
+async def test_numbers_count_up_and_the_history_goes_along() -> None:
+    async with sampler_with("Honest") as sampler:
+        port: Sampler = sampler
+        first = await port.ask(3)
+        await port.tell([measured(first[2]), failed(first[0])])
+        second = await port.ask(2)
+        await port.tell([measured(first[1]), *map(measured, second)])
+        (third,) = await port.ask(1)
+    assert [s.number for s in [*first, *second, third]] == [0, 1, 2, 3, 4, 5]
+    assert [s.assignment["x"] for s in (first[0], second[1], third)] == pytest.approx(
+        [0.0, 0.003 + 2e-6 + 1e-9, 0.005 + 5e-6], abs=1e-12
+    )
+    assert all(s.stand_in is None for s in [*first, *second, third])
+    stats = sampler.stats
+    assert (stats.asks, stats.suggestions, stats.stand_ins, stats.restarts) == (3, 6, 0, 0)
+    assert stats.suggest_seconds > 0
+
+
+async def test_asks_made_at_once_take_turns() -> None:
+    async with sampler_with("Honest") as sampler, asyncio.TaskGroup() as group:
+        asks = [group.create_task(sampler.ask(2)) for _ in range(3)]
+    assert sorted(s.number for ask in asks for s in ask.result()) == list(range(6))
+
+
+async def test_output_of_libraries_reaches_neither_the_terminal_nor_the_answers(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    async with sampler_with("Noisy") as sampler:
+        (suggestion,) = await sampler.ask(1)
+    assert suggestion.stand_in is None
+    assert capfd.readouterr() == ("", "")
+
+
+async def test_the_process_is_set_apart() -> None:
+    async with sampler_with("Environment") as sampler:
+        (suggestion,) = await sampler.ask(1)
+    assert suggestion.stand_in == (
+        "the optimizer raised RuntimeError: sigint ignored: True, leads its group: True, "
+        "platform: cpu, stdin: b''"
+    )
+
+
+FAULTS = [
+    ("Raise", "the optimizer raised ZeroDivisionError: no covariance left"),
+    ("RefuseToBuild", "the optimizer raised RuntimeError: no such kernel"),
+    ("NoSuchName", "has no attribute 'NoSuchName'"),
+    ("Exit", "the optimizer process ended with exit code 7"),
+    ("Killed", "the optimizer process ended with exit code -9"),
+    ("Garbage", "wrote garbage"),
+    ("FramedGarbage", "wrote garbage"),
+    ("FramedNonsense", "wrote garbage"),
+    ("NotANumber", "parameter 'x' cannot be nan"),
+    ("OutOfRange", "parameter 'x' cannot be 1.5"),
+    ("Unlisted", "parameter 'n' cannot be 3"),
+    ("Missing", "missing parameters: n"),
+    ("TooFew", "asked for 2 suggestions, got 1"),
+    ("NoMapping", "suggested 0.5"),
+]
+
+
+@pytest.mark.parametrize(("designer", "reason"), FAULTS)
+async def test_a_fault_is_answered_by_draws_and_a_new_process(designer: str, reason: str) -> None:
+    with structlog.testing.capture_logs() as logs:
+        async with sampler_with(designer) as sampler:
+            old = sampler.pid
+            suggestions = await sampler.ask(2)
+            new = sampler.pid
+    assert [s.number for s in suggestions] == [0, 1]
+    assert [s.assignment for s in suggestions] == [draw(STUDY, 0), draw(STUDY, 1)]
+    assert all(s.stand_in is not None and reason in s.stand_in for s in suggestions)
+    assert old is not None
+    assert new not in {None, old}
+    assert_gone(old)
+    stats = sampler.stats
+    assert (stats.asks, stats.suggestions, stats.stand_ins, stats.restarts) == (1, 2, 2, 1)
+    (entry,) = logs
+    assert entry["event"] == "quasi_random_stand_in"
+    assert entry["log_level"] == "warning"
+    assert (entry["branch"], entry["first"], entry["count"]) == ("agg", 0, 2)
+    assert entry["reason"] == suggestions[0].stand_in
+
+
+async def test_what_was_told_is_told_again_after_a_fault() -> None:
+    async with sampler_with("HangLater") as sampler:
+        first = await sampler.ask(2)
+        await sampler.tell([measured(first[0])])
+        sampler._timeout = 0.2
+        sampler._designer = "misbehaving:Honest"
+        (late,) = await sampler.ask(1)
+        assert late.stand_in == "no answer within 0.2 s"
+        assert late.assignment == draw(STUDY, 2)
+        sampler._timeout = 60.0
+        (after,) = await sampler.ask(1)
+    assert after.stand_in is None
+    assert after.assignment["x"] == pytest.approx(0.003 + 1e-6 + 2e-9, abs=1e-12)
+
+
+async def test_repeated_faults_cost_one_process_each() -> None:
+    async with sampler_with("Exit") as sampler:
+        drawn = [await sampler.ask(1) for _ in range(3)]
+    assert [s.assignment for (s,) in drawn] == [draw(STUDY, n) for n in range(3)]
+    assert (sampler.stats.stand_ins, sampler.stats.restarts) == (3, 3)
+
+
+async def test_a_process_that_cannot_start_again_does_not_end_the_search(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with sampler_with("Raise") as sampler:
+        executable = sys.executable
+        monkeypatch.setattr(sys, "executable", "/nowhere/python")
+        first = await sampler.ask(1)
+        assert sampler.pid is None
+        second = await sampler.ask(1)
+        assert second[0].stand_in is not None
+        assert "cannot start" in second[0].stand_in
+        monkeypatch.setattr(sys, "executable", executable)
+        third = await sampler.ask(1)
+        assert third[0].stand_in == first[0].stand_in
+        assert sampler.pid is not None
+
+
+async def test_a_process_that_cannot_start_at_all_is_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    with pytest.raises(FileNotFoundError):
+        async with sampler_with("Honest"):
+            pass
+
+
+async def test_cancelling_an_ask_kills_process_and_helpers(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HELPER_PID", str(tmp_path / "pid"))
+    async with sampler_with("HangWithHelper") as sampler:
+        pid = sampler.pid
+        assert pid is not None
+        ask = asyncio.ensure_future(sampler.ask(1))
+        helper = await asyncio.to_thread(pid_in, tmp_path / "pid")
+        ask.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await ask
+        assert sampler.pid is None
+        assert not psutil.pid_exists(pid)
+        assert_gone(helper)
+        # The number was not used up, and another process serves the next ask.
+        sampler._designer = "misbehaving:Honest"
+        (suggestion,) = await sampler.ask(1)
+        assert (suggestion.number, suggestion.stand_in) == (0, None)
+    assert (sampler.stats.asks, sampler.stats.restarts) == (1, 1)
+
+
+async def test_leaving_kills_a_process_that_is_busy(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HELPER_PID", str(tmp_path / "pid"))
+    sampler = sampler_with("HangWithHelper")
+    pids: list[int | None] = []
+
+    async def leave_while_busy() -> None:
+        async with sampler, asyncio.TaskGroup() as group:
+            pids.append(sampler.pid)
+            group.create_task(sampler.ask(1))
+            pids.append(await asyncio.to_thread(pid_in, tmp_path / "pid"))
+            raise InterruptedError
+
+    with pytest.raises(ExceptionGroup) as caught:
+        await leave_while_busy()
+    assert caught.group_contains(InterruptedError)
+    optimizer, helper = pids
+    assert optimizer is not None
+    assert not psutil.pid_exists(optimizer)
+    assert helper is not None
+    assert_gone(helper)
+
+
+async def test_ctrl_c_is_not_for_the_process() -> None:
+    async with sampler_with("Honest") as sampler:
+        await sampler.ask(1)
+        assert sampler.pid is not None
+        os.killpg(sampler.pid, signal.SIGINT)
+        (suggestion,) = await sampler.ask(1)
+    assert suggestion.stand_in is None
+
+
+def test_the_process_does_not_outlive_its_parent(tmp_path: Path) -> None:
+    program = f"""
+import asyncio, sys
+sys.path[:0] = [{str(Path(__file__).parent)!r}]
+from spica_async.sampling.process import SamplerProcess
+from spica_async.sampling.types import Objective, Study
+from spica_async.space.parameters import FloatParameter
+
+async def main():
+    study = Study("agg", 7, (FloatParameter("x", 0.0, 1.0),), (Objective("y", True),))
+    async with SamplerProcess(study, designer="misbehaving:HangWithHelper") as sampler:
+        print(sampler.pid, flush=True)
+        await sampler.ask(1)
+
+asyncio.run(main())
+"""
+    pid_file = tmp_path / "pid"
+    parent = subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdout=subprocess.PIPE,
+        env=os.environ | {"HELPER_PID": str(pid_file)},
+    )
+    assert parent.stdout is not None
+    with parent, parent.stdout:
+        optimizer = int(parent.stdout.readline())
+        helper = pid_in(pid_file)
+        parent.kill()
+    try:
+        assert_gone(optimizer)
+    finally:
+        # A helper of a process that ends by itself stays; it is this test's to end.
+        os.kill(helper, signal.SIGKILL)
+
+
+async def test_asking_outside_the_context_or_for_nothing_is_a_mistake() -> None:
+    sampler = sampler_with("Honest")
+    with pytest.raises(RuntimeError, match="inside the sampler's context"):
+        await sampler.ask(1)
+    with pytest.raises(ValueError, match="cannot suggest 0 trials"):
+        await sampler.ask(0)
+
+
+async def test_a_wrong_telling_is_refused_and_none_of_it_taken_in() -> None:
+    async with sampler_with("Honest") as sampler:
+        a, b = await sampler.ask(2)
+        other = {**b.assignment, "n": 4}
+        for trials, complaint in (
+            ([measured(a), Trial(2, a.assignment, None)], "trial 2 answers no pending suggestion"),
+            ([measured(a), measured(a)], "told twice"),
+            ([measured(a), Trial(1, other, None)], "trial 1 is not what was suggested"),
+            ([measured(a), Trial(1, b.assignment, {"throughput": 1.0})], "latency"),
+            (
+                [measured(a), Trial(1, b.assignment, {"throughput": 1.0, "latency": float("inf")})],
+                "not finite",
+            ),
+        ):
+            with pytest.raises(ValueError, match=complaint):
+                await sampler.tell(trials)
+        await sampler.tell([measured(a), measured(b)])
+        with pytest.raises(ValueError, match="trial 0 answers no pending suggestion"):
+            await sampler.tell([measured(a)])
