@@ -180,6 +180,9 @@ class AnySequence(RuleBasedStateMachine):
     async def drain(self) -> None:
         """Nothing is lost: all that was published is acked, dead or still to be had."""
         for consumer in self.consumers:
+            # All of them first: a closed one would pass on what it held to the others.
+            await consumer.consumer.stop()
+        for consumer in self.consumers:
             await consumer.context.__aexit__(None, None, None)
         held = {delivery.message.message_id for delivery in self.all_held()}
         last_straw = {name for name in held if self.times_back[name] == LIMIT}

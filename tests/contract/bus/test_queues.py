@@ -326,6 +326,12 @@ class TestStopping:
                 assert await nothing_arrives(other)
             with pytest.raises(StopAsyncIteration):
                 await anext(consumer)
+        # Both consumers are closed: what the second held is back, once.
+        async with bus.consume(work, prefetch=3) as consumer:
+            deliveries = await take(consumer, 2)
+            assert names(deliveries) == ["b", "c"]
+            assert counts(deliveries) == [2, 1]
+            assert await nothing_arrives(consumer)
 
     async def test_stopping_ends_a_wait_and_may_be_repeated(self, bus: Bus, work: str) -> None:
         async with bus.consume(work, prefetch=1) as consumer, asyncio.TaskGroup() as group:

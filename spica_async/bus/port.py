@@ -1,0 +1,227 @@
+"""What coordinator and workers may expect of a bus, whatever carries it.
+
+Queues hold work: each message goes to one consumer, stays unacknowledged until that consumer
+settles it, and comes back when it does not. Events tell whoever listens at the moment. The words
+and the fine print follow RabbitMQ's quorum queues, so that a broker can stand behind this port.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from schemas.envelope import MAX_MESSAGE_BYTES
+
+
+class BusError(Exception):
+    """Something that the bus refused or could not do."""
+
+
+class UnroutableError(BusError):
+    """The message was not taken: the queue that it was published to does not exist."""
+
+
+class QueueNotFoundError(BusError):
+    """The queue to be consumed, or the dead-letter queue of a new queue, does not exist."""
+
+
+class QueueConflictError(BusError):
+    """A queue of that name exists with other arguments."""
+
+
+class MessageTooLargeError(BusError):
+    """The body is longer than `MAX_MESSAGE_BYTES`."""
+
+
+class DeliveryLostError(BusError):
+    """The delivery was given back before it was settled; the message is delivered again."""
+
+
+class AlreadySettledError(BusError):
+    """The delivery was settled before, and otherwise: acked against nacked."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSpec:
+    """A durable queue.
+
+    A message that comes back more than `delivery_limit` times (none: no limit) goes to
+    `dead_letter_queue`, as does one that is rejected. Without a dead-letter queue a rejected
+    message is dropped; a limit without one is refused, since it would lose messages unseen.
+
+    Raises:
+        ValueError: the limit is negative or lacks a dead-letter queue, or the queue would be its
+            own dead-letter queue.
+    """
+
+    name: str
+    delivery_limit: int | None = None
+    dead_letter_queue: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.delivery_limit is not None:
+            if self.delivery_limit < 0:
+                raise ValueError(f"{self.name}: delivery_limit is {self.delivery_limit}, below 0")
+            if self.dead_letter_queue is None:
+                raise ValueError(f"{self.name}: a delivery limit needs a dead-letter queue")
+        if self.dead_letter_queue == self.name:
+            raise ValueError(f"{self.name}: a queue cannot be its own dead-letter queue")
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A body of bytes and what a consumer must know before it reads them.
+
+    `message_id` stays the same when a publish is repeated; `type` names the body's schema and its
+    version; `reply_to` is the queue in which the sender awaits an answer.
+    """
+
+    body: bytes
+    message_id: str
+    type: str
+    reply_to: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A message together with the topic under which it was published."""
+
+    topic: str
+    message: Message
+
+
+class DeadLetterReason(StrEnum):
+    """Why a message ended in a dead-letter queue."""
+
+    REJECTED = "rejected"
+    """A consumer settled it with `nack(requeue=False)`."""
+    DELIVERY_LIMIT = "delivery_limit"
+    """It came back more often than its queue allows."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """Where a message died: after `count` deliveries from `queue`, the last one included."""
+
+    queue: str
+    reason: DeadLetterReason
+    count: int
+
+
+class Delivery(Protocol):
+    """A message handed to one consumer, and the duty to settle it once."""
+
+    @property
+    def message(self) -> Message:
+        """What was published."""
+
+    @property
+    def delivery_count(self) -> int:
+        """How often the message came back from a consumer before: 0 the first time."""
+
+    @property
+    def dead_letter(self) -> DeadLetter | None:
+        """Where the message died, when it is taken from a dead-letter queue."""
+
+    async def ack(self) -> None:
+        """Tell that the message is done with. Doing so again has no effect.
+
+        Raises:
+            DeliveryLostError: the consumer was closed or lost meanwhile; redelivery follows.
+            AlreadySettledError: the delivery was nacked.
+        """
+
+    async def nack(self, *, requeue: bool) -> None:
+        """Give the message back to its queue, or dead-letter it. Doing so again has no effect.
+
+        Raises:
+            DeliveryLostError: the consumer was closed or lost meanwhile; redelivery follows.
+            AlreadySettledError: the delivery was acked, or nacked the other way.
+        """
+
+
+class Consumer(Protocol):
+    """An async iterator of deliveries, which ends when the consumer is stopped or closed.
+
+    Several tasks may wait for the next delivery, which goes to one of them; a wait may be
+    cancelled and loses none.
+    """
+
+    def __aiter__(self) -> AsyncIterator[Delivery]:
+        """The consumer itself."""
+
+    async def __anext__(self) -> Delivery:
+        """Wait for the next delivery."""
+
+    async def stop(self) -> None:
+        """Take nothing more and give back what was not read; what was read can still be settled."""
+
+
+class Bus(Protocol):
+    """Work queues with acknowledgements, and events by topic."""
+
+    async def declare_queue(self, spec: QueueSpec) -> None:
+        """Make the queue, or check that it exists just so.
+
+        Raises:
+            QueueConflictError: it exists with other arguments.
+            QueueNotFoundError: its dead-letter queue was not declared before it.
+        """
+
+    async def publish(self, queue: str, message: Message) -> None:
+        """Put a message at the end of a queue; returns once the bus answers for it.
+
+        Raises:
+            UnroutableError: there is no such queue.
+            MessageTooLargeError: see `MAX_MESSAGE_BYTES`.
+        """
+
+    def consume(self, queue: str, *, prefetch: int) -> AbstractAsyncContextManager[Consumer]:
+        """Take messages from a queue while the context is open.
+
+        Consumers of one queue are served in turn, each with at most `prefetch` unsettled
+        deliveries, those included that wait to be read from the iterator. Messages that came back
+        are handed out first, in the order in which they came back, then the others in the order of
+        publishing.
+
+        Closing gives unsettled deliveries back, in the order of their delivery. Each way of coming
+        back, a `nack(requeue=True)` or the closing or loss of the consumer, counts as one delivery
+        against the queue's limit.
+
+        Raises:
+            QueueNotFoundError: there is no such queue (on entry).
+            ValueError: `prefetch` is below 1 (on entry).
+        """
+
+    async def publish_event(self, topic: str, message: Message) -> None:
+        """Tell all who subscribe at this moment; nobody listening is no error.
+
+        `topic` is words joined by dots.
+
+        Raises:
+            MessageTooLargeError: see `MAX_MESSAGE_BYTES`.
+        """
+
+    def subscribe(self, pattern: str) -> AbstractAsyncContextManager[AsyncIterator[Event]]:
+        """Receive every event published while the context is open, in order.
+
+        In `pattern`, `*` stands for exactly one word and `#` for any number of words, none
+        included. The iteration ends when the context is closed.
+        """
+
+
+def check_size(message: Message) -> None:
+    """Refuse a message that no implementation may carry.
+
+    Raises:
+        MessageTooLargeError: the body has more than `MAX_MESSAGE_BYTES`.
+    """
+    size = len(message.body)
+    if size > MAX_MESSAGE_BYTES:
+        raise MessageTooLargeError(
+            f"message {message.message_id} ({message.type}) has {size} bytes;"
+            f" at most {MAX_MESSAGE_BYTES} are carried"
+        )

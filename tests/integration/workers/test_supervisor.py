@@ -1,0 +1,485 @@
+"""A supervisor on the in-memory bus, with real children."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from schemas.messages import (
+    EVALUATION_COMPLETED,
+    EVALUATION_REQUESTED,
+    EvaluationCompleted,
+    EvaluationRequest,
+    EvaluationRequested,
+    EvaluationResult,
+)
+from spica_async.bus.memory import MemoryBus
+from spica_async.bus.port import (
+    Consumer,
+    DeadLetterReason,
+    Delivery,
+    DeliveryLostError,
+    Message,
+    QueueNotFoundError,
+)
+from spica_async.bus.topology import DEAD_QUEUE, declare, requests_queue, results_queue
+from workers.events import EvaluationStarted
+from workers.process import ChildStartError
+from workers.requests import Malformation
+from workers.settings import ChildSettings
+from workers.supervisor import Supervisor
+
+REQUESTS = requests_queue("engine")
+RESULTS = results_queue("coordinator")
+PLENTY = 2**40
+MakeRequest = Callable[..., EvaluationRequest]
+MakeSupervisor = Callable[..., Supervisor]
+Marked = Callable[[str], list[str]]
+Running = Callable[[], list[int]]
+Until = Callable[[Callable[[], Any]], Awaitable[Any]]
+
+
+@pytest.fixture
+async def bus() -> MemoryBus:
+    bus = MemoryBus()
+    await declare(bus, REQUESTS, RESULTS)
+    return bus
+
+
+@pytest.fixture
+def make(bus: MemoryBus, settings: ChildSettings) -> MakeSupervisor:
+    def make(**changes: Any) -> Supervisor:
+        arguments: dict[str, Any] = {
+            "bus": bus,
+            "engine_fingerprint": "engine",
+            "slots": 1,
+            "name": "here",
+            "children": settings,
+            "memory_limit_bytes": PLENTY,
+            "estimate_bytes": lambda load: 1000 * load.requests,
+        }
+        return Supervisor(**(arguments | changes))
+
+    return make
+
+
+@asynccontextmanager
+async def working(supervisor: Supervisor) -> AsyncIterator[Supervisor]:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(supervisor.run())
+        yield supervisor
+        await supervisor.stop(drain_seconds=0)
+
+
+async def send(bus: MemoryBus, *requests: EvaluationRequest) -> None:
+    for request in requests:
+        envelope = EvaluationRequested(source="spica/coordinator/test", data=request)
+        body = envelope.model_dump_json().encode()
+        await bus.publish(
+            REQUESTS.name, Message(body, request.evaluation_id, EVALUATION_REQUESTED, RESULTS.name)
+        )
+
+
+async def receive(bus: MemoryBus, count: int) -> dict[str, EvaluationResult]:
+    """Take so many results and give them by evaluation id."""
+    results = {}
+    async with bus.consume(RESULTS.name, prefetch=1) as consumer, asyncio.timeout(60):
+        for _ in range(count):
+            delivery = await anext(consumer)
+            assert delivery.message.type == EVALUATION_COMPLETED
+            completed = EvaluationCompleted.model_validate_json(delivery.message.body)
+            assert completed.subject == completed.data.evaluation_id
+            results[completed.data.evaluation_id] = completed.data
+            await delivery.ack()
+    return results
+
+
+async def take(bus: MemoryBus, queue: str, count: int = 1) -> list[Delivery]:
+    async with bus.consume(queue, prefetch=count) as consumer, asyncio.timeout(10):
+        return [await anext(consumer) for _ in range(count)]
+
+
+async def is_empty(bus: MemoryBus, queue: str) -> bool:
+    async with bus.consume(queue, prefetch=1) as consumer:
+        try:
+            async with asyncio.timeout(0.05):
+                await anext(consumer)
+        except TimeoutError:
+            return True
+        return False
+
+
+class TestEvaluating:
+    async def test_a_result_tells_who_took_what(
+        self, bus: MemoryBus, make: MakeSupervisor, request_to: MakeRequest
+    ) -> None:
+        request = request_to("exit_twice")
+        async with working(make()):
+            await send(bus, request)
+            result = (await receive(bus, 1))[request.evaluation_id]
+        assert result.sweep_id == request.sweep_id
+        assert result.worker == "here"
+        assert result.child_deaths == 2
+        assert result.wall_seconds > 0
+        assert result.measurement.outcome == "feasible"
+        assert await is_empty(bus, REQUESTS.name)
+
+    async def test_each_slot_runs_one_at_a_time(
+        self, bus: MemoryBus, make: MakeSupervisor, request_to: MakeRequest
+    ) -> None:
+        requests = [request_to("alone", most=2) for _ in range(20)]
+        async with working(make(slots=2)) as supervisor:
+            await send(bus, *requests)
+            results = await receive(bus, 20)
+        assert {result.measurement.detail for result in results.values()} == {None}
+        assert sum(slot.evaluations for slot in supervisor.statistics) == 20
+        assert [slot.child_starts for slot in supervisor.statistics] == [1, 1]
+
+    async def test_slots_run_side_by_side(
+        self, bus: MemoryBus, make: MakeSupervisor, request_to: MakeRequest
+    ) -> None:
+        async with working(make(slots=2)):
+            await send(bus, request_to("meet", own="one", mark="two"))
+            await send(bus, request_to("meet", own="two", mark="one"))
+            results = await receive(bus, 2)
+        assert {result.measurement.outcome for result in results.values()} == {"feasible"}
+
+    async def test_a_neighbour_of_deaths_is_not_touched(
+        self, bus: MemoryBus, make: MakeSupervisor, request_to: MakeRequest, marks: Path
+    ) -> None:
+        steady, deadly = request_to("wait_for", mark="go"), request_to("exit_at_once")
+        async with working(make(slots=2)):
+            await send(bus, steady, deadly)
+            died = (await receive(bus, 1))[deadly.evaluation_id]
+            (marks / "go").touch()
+            lived = (await receive(bus, 1))[steady.evaluation_id]
+        assert (died.measurement.cause, died.child_deaths) == ("child_died", 3)
+        assert (lived.measurement.outcome, lived.child_deaths) == ("feasible", 0)
+
+    async def test_the_slot_goes_on_with_a_warm_child_after_a_limit(
+        self, bus: MemoryBus, make: MakeSupervisor, request_to: MakeRequest, until: Until
+    ) -> None:
+        stuck = request_to("hang_with_grandchild", max_eval_seconds=0.3)
+        async with working(make()) as supervisor:
+            await send(bus, stuck)
+            results = await receive(bus, 1)
+            assert results[stuck.evaluation_id].measurement.cause == "time_limit"
+            await until(lambda: supervisor.statistics[0].child_starts == 2)
+            after = request_to("succeed")
+            await send(bus, after)
+            results = await receive(bus, 1)
+        assert results[after.evaluation_id].measurement.outcome == "feasible"
+        assert supervisor.statistics[0].child_starts == 2
+
+    async def test_the_start_is_told(
+        self, bus: MemoryBus, make: MakeSupervisor, request_to: MakeRequest, marks: Path
+    ) -> None:
+        request = request_to("wait_for", mark="go")
+        async with bus.subscribe("worker.evaluation.*") as events, working(make()):
+            await send(bus, request)
+            async with asyncio.timeout(60):
+                event = await anext(events)
+            (marks / "go").touch()
+            await receive(bus, 1)
+        start = EvaluationStarted.model_validate_json(event.message.body).data
+        assert event.topic == "worker.evaluation.started"
+        assert start.evaluation_id == request.evaluation_id
+        assert (start.sweep_id, start.worker, start.slot) == ("sweep", "here", 0)
+
+    async def test_what_is_too_large_is_refused_unseen(
+        self, bus: MemoryBus, make: MakeSupervisor, request_to: MakeRequest, marked: Marked
+    ) -> None:
+        # The estimate for the four requests is 4,000 bytes.
+        large = request_to("succeed")
+        async with (
+            bus.subscribe("#") as events,
+            working(make(memory_limit_bytes=3999)) as supervisor,
+        ):
+            await send(bus, large)
+            results = await receive(bus, 1)
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.05):
+                    await anext(events)
+        measurement = results[large.evaluation_id].measurement
+        assert (measurement.outcome, measurement.cause) == ("failed", "resource_limited")
+        assert "4 requests with 440 tokens" in str(measurement.detail)
+        assert marked("run-*") == []
+        assert supervisor.statistics[0].evaluations == 0
+
+    async def test_what_just_fits_is_not_refused(
+        self,
+        bus: MemoryBus,
+        make: MakeSupervisor,
+        settings: ChildSettings,
+        request_to: MakeRequest,
+    ) -> None:
+        request = request_to("succeed")
+        # Only the estimate is at stake; the child itself has more than that, unseen.
+        unseen = replace(settings, memory_sample_seconds=60)
+        async with working(make(memory_limit_bytes=4000, children=unseen)):
+            await send(bus, request)
+            result = (await receive(bus, 1))[request.evaluation_id]
+        assert result.measurement.outcome == "feasible"
+
+
+class RecordingBus(MemoryBus):
+    """Notes publishes and acks in their order; acks fail once `lose` is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.record: list[str] = []
+        self.lose = False
+
+    async def publish(self, queue: str, message: Message) -> None:
+        await super().publish(queue, message)
+        if queue == RESULTS.name:
+            self.record.append("published")
+
+    def consume(  # type: ignore[override]  # narrower would bind it to how MemoryBus is written
+        self, queue: str, *, prefetch: int
+    ) -> AbstractAsyncContextManager[Consumer]:
+        inner = super().consume(queue, prefetch=prefetch)
+        return inner if queue != REQUESTS.name else self._recorded(inner)
+
+    @asynccontextmanager
+    async def _recorded(
+        self, inner: AbstractAsyncContextManager[Consumer]
+    ) -> AsyncIterator[Consumer]:
+        async with inner as consumer:
+            yield RecordingConsumer(self, consumer)
+
+
+class RecordingConsumer:
+    def __init__(self, bus: RecordingBus, inner: Consumer) -> None:
+        self.bus = bus
+        self.inner = inner
+
+    def __aiter__(self) -> AsyncIterator[Delivery]:
+        return self
+
+    async def __anext__(self) -> Delivery:
+        return RecordingDelivery(self.bus, await anext(self.inner))
+
+    async def stop(self) -> None:
+        await self.inner.stop()
+
+
+class RecordingDelivery:
+    def __init__(self, bus: RecordingBus, inner: Delivery) -> None:
+        self.bus = bus
+        self.inner = inner
+        self.message = inner.message
+        self.delivery_count = inner.delivery_count
+        self.dead_letter = inner.dead_letter
+
+    async def ack(self) -> None:
+        self.bus.record.append("acked")
+        if self.bus.lose:
+            raise DeliveryLostError("the connection went")
+        await self.inner.ack()
+
+    async def nack(self, *, requeue: bool) -> None:
+        await self.inner.nack(requeue=requeue)
+
+
+class TestSettling:
+    async def test_the_result_is_published_before_the_request_is_acked(
+        self, make: MakeSupervisor, request_to: MakeRequest
+    ) -> None:
+        bus = RecordingBus()
+        await declare(bus, REQUESTS, RESULTS)
+        async with working(make(bus=bus)):
+            await send(bus, request_to("succeed"), request_to("fail"))
+            await receive(bus, 2)
+        assert bus.record == ["published", "acked", "published", "acked"]
+
+    async def test_an_ack_that_comes_too_late_is_logged(
+        self, make: MakeSupervisor, request_to: MakeRequest
+    ) -> None:
+        bus = RecordingBus()
+        await declare(bus, REQUESTS, RESULTS)
+        bus.lose = True
+        with capture_logs() as logs:
+            async with working(make(bus=bus, slots=2)):
+                await send(bus, request_to("succeed"), request_to("succeed"))
+                await receive(bus, 2)
+        lost = [entry for entry in logs if entry["event"] == "worker.delivery_lost"]
+        assert [entry["log_level"] for entry in lost] == ["warning", "warning"]
+
+    async def test_malformed_messages_are_dead_lettered_with_a_warning_per_kind(
+        self, bus: MemoryBus, make: MakeSupervisor, request_to: MakeRequest
+    ) -> None:
+        body = EvaluationRequested(source="test", data=request_to("succeed")).model_dump_json()
+        malformed = [
+            Message(b"{", "broken", EVALUATION_REQUESTED, RESULTS.name),
+            Message(b"{}", "empty", EVALUATION_REQUESTED, RESULTS.name),
+            Message(body.encode(), "v2", "spica.evaluation.requested.v2", RESULTS.name),
+            Message(body.encode(), "mute", EVALUATION_REQUESTED),
+        ]
+        with capture_logs() as logs:
+            async with working(make()) as supervisor:
+                for message in malformed:
+                    await bus.publish(REQUESTS.name, message)
+                good = request_to("succeed")
+                await send(bus, good)
+                assert list(await receive(bus, 1)) == [good.evaluation_id]
+        dead = await take(bus, DEAD_QUEUE.name, count=4)
+        assert [delivery.message for delivery in dead] == malformed
+        reasons = {delivery.dead_letter and delivery.dead_letter.reason for delivery in dead}
+        assert reasons == {DeadLetterReason.REJECTED}
+        assert supervisor.malformed == {
+            Malformation.INVALID_BODY: 2,
+            Malformation.UNKNOWN_TYPE: 1,
+            Malformation.NO_REPLY_TO: 1,
+        }
+        warned = [entry["kind"] for entry in logs if entry["event"] == "worker.malformed_message"]
+        assert sorted(warned) == sorted(supervisor.malformed)
+
+    async def test_a_request_whose_coordinator_is_gone_is_dead_lettered(
+        self, bus: MemoryBus, make: MakeSupervisor, request_to: MakeRequest
+    ) -> None:
+        orphan, other = request_to("succeed"), request_to("succeed")
+        envelope = EvaluationRequested(source="test", data=orphan).model_dump_json()
+        message = Message(envelope.encode(), "orphan", EVALUATION_REQUESTED, "spica.results.gone")
+        async with working(make()):
+            await bus.publish(REQUESTS.name, message)
+            await send(bus, other)
+            assert list(await receive(bus, 1)) == [other.evaluation_id]
+        [dead] = await take(bus, DEAD_QUEUE.name)
+        assert dead.message == message
+
+
+class TestStopping:
+    async def test_draining_finishes_what_runs_and_takes_nothing_new(
+        self,
+        *,
+        bus: MemoryBus,
+        make: MakeSupervisor,
+        request_to: MakeRequest,
+        until: Until,
+        marked: Marked,
+        marks: Path,
+    ) -> None:
+        running, waiting = request_to("wait_for", mark="go"), request_to("succeed")
+        supervisor = make()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(supervisor.run())
+            await send(bus, running, waiting)
+            await until(lambda: marked("run-*"))
+            stopping = group.create_task(supervisor.stop(drain_seconds=60))
+            await asyncio.sleep(0)
+            (marks / "go").touch()
+            await stopping
+        results = await receive(bus, 1)
+        assert results[running.evaluation_id].measurement.outcome == "feasible"
+        [left] = await take(bus, REQUESTS.name)
+        assert left.message.message_id == waiting.evaluation_id
+        assert await is_empty(bus, RESULTS.name)
+        assert len(marked("run-*")) == 1
+
+    async def test_what_outlasts_the_grace_is_given_back(
+        self,
+        *,
+        bus: MemoryBus,
+        make: MakeSupervisor,
+        request_to: MakeRequest,
+        until: Until,
+        marked: Marked,
+        running: Running,
+    ) -> None:
+        stuck = [request_to("hang_with_grandchild") for _ in range(2)]
+        supervisor = make(slots=2)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(supervisor.run())
+            await send(bus, *stuck)
+            await until(lambda: len(marked("grandchild-*")) == 2)
+            await supervisor.stop(drain_seconds=0.05)
+            assert running() == []
+        left = await take(bus, REQUESTS.name, count=2)
+        assert [delivery.delivery_count for delivery in left] == [1, 1]
+        assert await is_empty(bus, RESULTS.name)
+
+    async def test_an_aborted_evaluation_goes_to_another_worker(
+        self,
+        *,
+        bus: MemoryBus,
+        make: MakeSupervisor,
+        request_to: MakeRequest,
+        until: Until,
+        marked: Marked,
+        marks: Path,
+        running: Running,
+    ) -> None:
+        request = request_to("wait_for", mark="go")
+        aborted = asyncio.ensure_future(make(name="first").run())
+        await send(bus, request)
+        await until(lambda: marked("run-*"))
+        aborted.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await aborted
+        assert running() == []
+        (marks / "go").touch()
+        async with working(make(name="second")):
+            result = (await receive(bus, 1))[request.evaluation_id]
+        assert result.worker == "second"
+        assert result.child_deaths == 0
+        assert len(marked("run-*")) == 2
+
+    async def test_a_stop_during_the_start_leaves_nothing(
+        self,
+        *,
+        bus: MemoryBus,
+        make: MakeSupervisor,
+        settings: ChildSettings,
+        until: Until,
+        running: Running,
+        request_to: MakeRequest,
+    ) -> None:
+        hanging = replace(settings, warm_up="fake_evaluators:hanging_warm_up")
+        supervisor = make(children=hanging)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(supervisor.run())
+            await send(bus, request_to("succeed"))
+            await until(running)
+            await supervisor.stop(drain_seconds=60)
+        assert running() == []
+        [left] = await take(bus, REQUESTS.name)
+        assert left.delivery_count == 1
+
+    async def test_it_runs_once(self, make: MakeSupervisor) -> None:
+        async with working(make()) as supervisor:
+            pass
+        with pytest.raises(RuntimeError, match="once"):
+            await supervisor.run()
+
+
+class TestFailing:
+    async def test_a_broken_evaluator_ends_the_worker_and_gives_requests_back(
+        self,
+        bus: MemoryBus,
+        make: MakeSupervisor,
+        settings: ChildSettings,
+        request_to: MakeRequest,
+    ) -> None:
+        broken = replace(settings, evaluator="no_such_module:evaluate", start_attempts=1)
+        await send(bus, request_to("succeed"))
+        with pytest.raises(ExceptionGroup) as caught:
+            await make(slots=2, children=broken).run()
+        assert caught.group_contains(ChildStartError, match="no_such_module")
+        [left] = await take(bus, REQUESTS.name)
+        assert left.message.message_id == "e1"
+
+    async def test_the_queue_must_exist(self, make: MakeSupervisor) -> None:
+        with pytest.raises(QueueNotFoundError, match="other_engine"):
+            await make(engine_fingerprint="other_engine").run()
+
+    def test_there_is_at_least_one_slot(self, make: MakeSupervisor) -> None:
+        with pytest.raises(ValueError, match="slots"):
+            make(slots=0)

@@ -1,0 +1,43 @@
+"""Process groups as a whole: who is in one, what memory it takes, how to signal it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+
+import psutil
+
+
+def live_members(group: int) -> Iterator[psutil.Process]:
+    """The processes of a group that still run; a zombie has ended and only waits to be reaped.
+
+    Looks at every process of the machine, about 2 microseconds each.
+    """
+    for pid in psutil.pids():
+        try:
+            if os.getpgid(pid) == group:
+                process = psutil.Process(pid)
+                if process.status() != psutil.STATUS_ZOMBIE:
+                    yield process
+        except (ProcessLookupError, psutil.NoSuchProcess):
+            continue  # It ended while we looked.
+
+
+def resident_bytes(group: int) -> int:
+    """The resident memory of a group's processes, pages that they share counted for each."""
+    total = 0
+    for process in live_members(group):
+        try:
+            total += process.memory_info().rss
+        except psutil.NoSuchProcess:
+            continue  # It ended while we looked.
+    return total
+
+
+def signal_group(group: int, number: signal.Signals) -> None:
+    """Send a signal to every process of a group, of which there may be none any more."""
+    try:
+        os.killpg(group, number)
+    except ProcessLookupError:
+        return

@@ -1,0 +1,53 @@
+"""How a worker starts, limits and ends its children."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+ENGINE_EVALUATOR = "spica_async.engine.evaluation:evaluate"
+ENGINE_WARM_UP = "spica_async.engine.evaluation:warm_up"
+
+_AVAILABLE_MEMORY_SHARE = 0.9
+"""The rest is for the supervisor and for what the system takes in the meantime."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChildSettings:
+    """What every child of a worker has in common.
+
+    `evaluator` is the `module:name` of a `Callable[[EvaluationRequest], Measurement]`, and
+    `warm_up`, if any, of a function without parameters to be called once before the first
+    request. `import_paths` are searched before this process's own `sys.path`. What a child writes
+    to stdout and stderr goes to `slot-<index>.log` in `log_folder`, or nowhere.
+
+    A child must take requests `start_seconds` after its start, and one that does not is replaced,
+    with pauses of `restart_pause_seconds` doubled each time, `start_attempts` in all. A process
+    group that is to end gets SIGTERM, and SIGKILL after `term_grace_seconds`. The memory of a
+    running evaluation is looked at every `memory_sample_seconds`.
+    """
+
+    evaluator: str = ENGINE_EVALUATOR
+    warm_up: str | None = ENGINE_WARM_UP
+    import_paths: tuple[str, ...] = ()
+    log_folder: Path | None = None
+    start_seconds: float = 120.0
+    start_attempts: int = 3
+    restart_pause_seconds: float = 0.5
+    term_grace_seconds: float = 5.0
+    memory_sample_seconds: float = 0.5
+
+
+def default_slots() -> int:
+    """As many as there are cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def memory_share(slots: int) -> int:
+    """The bytes of one slot when the memory that is available now is shared among all."""
+    return int(psutil.virtual_memory().available * _AVAILABLE_MEMORY_SHARE) // slots

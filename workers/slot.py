@@ -1,0 +1,253 @@
+"""One slot: room for one evaluation at a time, and the child that runs it."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+import structlog
+from pydantic import ValidationError
+
+from schemas.messages import Cause, EvaluationRequest, Measurement
+from workers.groups import resident_bytes
+from workers.process import ChildDiedError, ChildProcess, ChildStartError, spawn_child
+from workers.settings import ChildSettings
+
+MAX_CHILD_DEATHS = 3
+"""After so many the evaluation itself is taken to be what kills its child."""
+
+log = structlog.get_logger(__name__)
+
+
+class SlotState(Enum):
+    """What a slot's child is doing."""
+
+    EMPTY = "empty"
+    """There is no child: before the first, between two, and after the last."""
+    STARTING = "starting"
+    """The child imports the evaluator."""
+    IDLE = "idle"
+    """The child is warm and waits for a request."""
+    BUSY = "busy"
+    """The child evaluates."""
+    ENDING = "ending"
+    """The child's process group is being ended and reaped."""
+
+
+TRANSITIONS: Mapping[SlotState, frozenset[SlotState]] = {
+    SlotState.EMPTY: frozenset({SlotState.STARTING}),
+    # Back to empty when there was not even a process.
+    SlotState.STARTING: frozenset({SlotState.IDLE, SlotState.ENDING, SlotState.EMPTY}),
+    SlotState.IDLE: frozenset({SlotState.BUSY, SlotState.ENDING}),
+    SlotState.BUSY: frozenset({SlotState.IDLE, SlotState.ENDING}),
+    SlotState.ENDING: frozenset({SlotState.EMPTY}),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SlotOutcome:
+    """What an evaluation came to, and how many children died over it."""
+
+    measurement: Measurement
+    child_deaths: int
+
+
+@dataclass(slots=True)
+class SlotStatistics:
+    """What a slot has done so far; deaths are those that nobody asked for."""
+
+    busy_seconds: float = 0.0
+    evaluations: int = 0
+    child_starts: int = 0
+    child_deaths: int = 0
+
+
+class _LimitReachedError(Exception):
+    """The evaluation may not go on."""
+
+    def __init__(self, cause: Cause, detail: str) -> None:
+        super().__init__(detail)
+        self.cause = cause
+
+
+class Slot:
+    """Owns one child at a time and replaces it as needed.
+
+    `memory_limit_bytes` is the most that a child with all that it started may have resident. The
+    methods must not run at the same time; after a cancelled one only `close` may follow.
+    """
+
+    def __init__(self, index: int, settings: ChildSettings, memory_limit_bytes: int) -> None:
+        self.index = index
+        self.statistics = SlotStatistics()
+        self._settings = settings
+        self._memory_limit_bytes = memory_limit_bytes
+        self._state = SlotState.EMPTY
+        self._child: ChildProcess | None = None
+        self._log = log.bind(slot=index)
+
+    @property
+    def state(self) -> SlotState:
+        """What the slot's child is doing."""
+        return self._state
+
+    @property
+    def child_pid(self) -> int | None:
+        """The process id of the slot's child, if there is one."""
+        return None if self._child is None else self._child.pid
+
+    async def start(self) -> None:
+        """Have a warm child; without effect when there is one.
+
+        Raises:
+            ChildStartError: `settings.start_attempts` children in a row could not be started.
+        """
+        await self._warm_child()
+
+    async def evaluate(self, request: EvaluationRequest) -> SlotOutcome:
+        """Run one evaluation to its end, on new children as long as they die over it.
+
+        `request.max_eval_seconds` bounds the running time over all of them, without the time that
+        children take to start. The slot is idle afterwards, or empty when the child had to end.
+
+        Raises:
+            ChildStartError: as `start`.
+        """
+        time = asyncio.get_running_loop().time
+        limit = math.inf if request.max_eval_seconds is None else request.max_eval_seconds
+        used = 0.0
+        deaths = 0
+        while True:
+            child = await self._warm_child()
+            self._enter(SlotState.BUSY)
+            began = time()
+            try:
+                measurement = await self._attempt(child, request, deadline=began + limit - used)
+                self._enter(SlotState.IDLE)
+            except _LimitReachedError as limited:
+                measurement = _failed(limited.cause, str(limited))
+                await self._end_child(self._settings.term_grace_seconds)
+            except ChildDiedError as death:
+                why = await child.explain(death)
+                deaths += 1
+                self._count_death(child, why)
+                await self._end_child(grace_seconds=0)
+                if deaths < MAX_CHILD_DEATHS:
+                    continue
+                measurement = _failed("child_died", f"{deaths} children died; the last: {why}")
+            finally:
+                used += time() - began
+                self.statistics.busy_seconds += time() - began
+            self.statistics.evaluations += 1
+            return SlotOutcome(measurement, deaths)
+
+    def kill(self) -> None:
+        """Send SIGKILL to what runs, without waiting; `close` must follow."""
+        if self._child is not None:
+            self._child.kill()
+
+    async def close(self) -> None:
+        """Kill the child, if there is one, and what it started, and reap it. May be repeated."""
+        if self._child is not None:
+            await self._end_child(grace_seconds=0)
+
+    async def _attempt(
+        self, child: ChildProcess, request: EvaluationRequest, deadline: float
+    ) -> Measurement:
+        await child.send(request.model_dump_json())
+        loop = asyncio.get_running_loop()
+        while True:
+            look_at = min(deadline, loop.time() + self._settings.memory_sample_seconds)
+            try:
+                async with asyncio.timeout_at(look_at):
+                    line = await child.receive()
+            except TimeoutError:
+                self._check_limits(child, request, late=loop.time() >= deadline)
+                continue
+            try:
+                return Measurement.model_validate_json(line)
+            except ValidationError as error:
+                raise ChildDiedError("it sent something that is not a measurement") from error
+
+    def _check_limits(self, child: ChildProcess, request: EvaluationRequest, *, late: bool) -> None:
+        if late:
+            raise _LimitReachedError(
+                "time_limit", f"still ran after max_eval_seconds, {request.max_eval_seconds:g}"
+            )
+        allowed = self._memory_limit_bytes
+        resident = resident_bytes(child.pid)
+        if resident > allowed:
+            raise _LimitReachedError(
+                "resource_limited",
+                f"took {mebibytes(resident)} of memory, {mebibytes(allowed)} allowed",
+            )
+
+    async def _warm_child(self) -> ChildProcess:
+        if self._child is not None and self._child.has_exited:
+            self._count_death(self._child, "it exited while idle")
+            await self._end_child(grace_seconds=0)
+        if self._child is not None:
+            return self._child
+        pause = self._settings.restart_pause_seconds
+        attempt = 1
+        while True:
+            try:
+                return await self._start_child()
+            except ChildStartError as error:
+                self._log.warning("worker.child_start_failed", attempt=attempt, error=str(error))
+                if attempt == self._settings.start_attempts:
+                    raise
+            await asyncio.sleep(pause)
+            pause *= 2
+            attempt += 1
+
+    async def _start_child(self) -> ChildProcess:
+        self._enter(SlotState.STARTING)
+        folder = self._settings.log_folder
+        log_path: Path | None = None if folder is None else folder / f"slot-{self.index}.log"
+        try:
+            child = await spawn_child(self._settings, log_path)
+        except BaseException:
+            self._enter(SlotState.EMPTY)
+            raise
+        self._child = child
+        try:
+            await child.ready()
+        except ChildStartError:
+            await self._end_child(grace_seconds=0)
+            raise
+        self.statistics.child_starts += 1
+        self._enter(SlotState.IDLE)
+        return child
+
+    async def _end_child(self, grace_seconds: float) -> None:
+        assert self._child is not None  # noqa: S101 - for the type checker; callers have looked
+        if self._state is not SlotState.ENDING:
+            self._enter(SlotState.ENDING)
+        await self._child.end(grace_seconds)
+        self._child = None
+        self._enter(SlotState.EMPTY)
+
+    def _enter(self, state: SlotState) -> None:
+        if state not in TRANSITIONS[self._state]:
+            raise RuntimeError(
+                f"slot {self.index}: {self._state.value} cannot become {state.value}"
+            )
+        self._state = state
+
+    def _count_death(self, child: ChildProcess, why: str) -> None:
+        self.statistics.child_deaths += 1
+        self._log.warning("worker.child_died", pid=child.pid, why=why)
+
+
+def _failed(cause: Cause, detail: str) -> Measurement:
+    return Measurement(outcome="failed", cause=cause, detail=detail)
+
+
+def mebibytes(size: int) -> str:
+    """The size for a person to read."""
+    return f"{size / 2**20:,.0f} MiB"
