@@ -1,0 +1,57 @@
+"""What this engine version can replay, and which settings it does not hear.
+
+The tables are light: nothing of the engine is imported for them. They were filled from replays,
+and the slow tests replay each entry again, so that another engine version shows where it differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from schemas.messages import Sample, SyntheticLoad
+from spica_async.engine.capacity import one_line
+
+# How the engine words that a combination is beyond it, rather than wrong.
+_UNSUPPORTED_PHRASES: Final = (
+    "is supported only for backend=",
+    "override requires backend=",
+    "does not support",
+    "unsupported",
+    "not implemented",
+)
+_PROBE_LOAD: Final = SyntheticLoad(isl=128, osl=2, requests=1, concurrency=1)
+_PROBE_OVERRIDES: Final[Mapping[str, Any]] = {
+    "router_mode": "round_robin",
+    "enable_throughput_scaling": False,
+    "enable_load_scaling": False,
+}
+
+
+def probe_replay(sample: Sample) -> str | None:
+    """Why the engine cannot replay this sample's backend in its mode; None if it can.
+
+    One request is replayed, without router and planner: what fails then fails always, so any
+    error is the answer.
+
+    Raises:
+        KeyError: if the sample lacks a field.
+    """
+    from spica_async.engine.evaluation import (  # noqa: PLC0415 - it imports this module
+        replay,
+        replay_arguments,
+    )
+
+    try:
+        replay(_PROBE_LOAD, replay_arguments({**sample, **_PROBE_OVERRIDES}, sla=None))
+    except KeyError:
+        raise
+    except Exception as error:  # noqa: BLE001 - see above
+        return one_line(error)
+    return None
+
+
+def is_unsupported(error: BaseException) -> bool:
+    """Whether the engine says that it cannot do this at all, whatever the values."""
+    text = str(error).lower()
+    return any(phrase in text for phrase in _UNSUPPORTED_PHRASES)

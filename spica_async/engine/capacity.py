@@ -1,0 +1,72 @@
+"""KV capacity of a replica, from the very configuration and core that the replay loads."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal
+
+from spica_async.engine import runtime
+from spica_async.engine.config import Role, SampleView, engine_config
+
+RejectionKind = Literal["no_kv_room", "indivisible", "no_performance_data"]
+
+# What the core says of a shape that cannot be, and what it means. All else is an error of ours.
+_REJECTIONS: Final[tuple[tuple[str, RejectionKind], ...]] = (
+    ("no KV budget", "no_kv_room"),
+    ("Invalid quantized MoE configuration", "indivisible"),
+    ("divisible by", "indivisible"),
+    ("required op-level data unavailable", "no_performance_data"),
+    ("no backend version is available", "no_performance_data"),
+)
+
+
+class ShapeRejectedError(Exception):
+    """The engine cannot run this parallel shape: a fact about the shape, not a fault.
+
+    Attributes:
+        kind: What the fact is about.
+        reason: One line for a person.
+    """
+
+    def __init__(self, kind: RejectionKind, reason: str) -> None:
+        super().__init__(reason)
+        self.kind = kind
+        self.reason = reason
+
+
+def normalized_engine(sample: SampleView, role: Role) -> dict[str, Any]:
+    """The engine's complete arguments for one replica, `num_gpu_blocks` filled in.
+
+    The first call per backend and SKU loads performance data (up to a few seconds), later ones
+    take some tens of milliseconds.
+
+    Raises:
+        ShapeRejectedError: if the shape has no room for KV blocks, cannot be split that way, or
+            was never measured.
+        ValueError: if the engine refuses the arguments for any other reason.
+    """
+    mocker = runtime.load("dynamo.mocker.config")
+    try:
+        normalized: dict[str, Any] = mocker.normalize_mocker_config(engine_config(sample, role))
+    except ValueError as error:
+        for phrase, kind in _REJECTIONS:
+            if phrase in str(error):
+                raise ShapeRejectedError(kind, one_line(error)) from error
+        raise
+    return normalized
+
+
+def kv_tokens_per_rank(sample: SampleView, role: Role) -> int:
+    """Tokens whose keys and values one attention-DP rank of one replica holds.
+
+    Raises:
+        ShapeRejectedError: as `normalized_engine`.
+        ValueError: as `normalized_engine`.
+    """
+    engine = normalized_engine(sample, role)["engine"]
+    return int(engine["num_gpu_blocks"]) * int(engine["block_size"])
+
+
+def one_line(error: BaseException, limit: int = 300) -> str:
+    """An error's message without line breaks, cut to `limit` characters."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= limit else f"{text[: limit - 3]}..."

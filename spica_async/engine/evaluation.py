@@ -1,0 +1,209 @@
+"""One evaluation: a flat sample under one load, replayed on the CPU, as one flat report.
+
+Runs in a child process that imports Dynamo once and evaluates many requests, one at a time.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from schemas.goal import SLATarget
+from schemas.messages import (
+    Cause,
+    EvaluationRequest,
+    Load,
+    Measurement,
+    Outcome,
+    Sample,
+    SyntheticLoad,
+    TraceLoad,
+)
+from spica_async.engine import runtime
+from spica_async.engine.capability import is_unsupported
+from spica_async.engine.capacity import ShapeRejectedError, normalized_engine, one_line
+from spica_async.engine.config import (
+    Arguments,
+    Role,
+    planner_arguments,
+    roles,
+    router_arguments,
+    shape_field,
+)
+
+_REPLAY: Final = "dynamo.replay.api"
+_PLANNER: Final = "dynamo.planner.offline.replay_adapter"
+# How fast this machine replayed, not what was replayed: two replays of one sample differ in it.
+_WALL_CLOCK_KEYS: Final = frozenset(
+    {"wall_time_ms", "processed_tokens_per_s", "processed_output_tokens_per_s"}
+)
+_ENGINE_ARGUMENTS: Final[Mapping[Role, tuple[str, str]]] = {
+    "agg": ("extra_engine_args", "num_workers"),
+    "prefill": ("prefill_engine_args", "num_prefill_workers"),
+    "decode": ("decode_engine_args", "num_decode_workers"),
+}
+
+
+def warm_up() -> None:
+    """Import the replay and the planner, so that the first evaluation does not pay for it."""
+    for name in (_REPLAY, _PLANNER):
+        runtime.load(name)
+
+
+def evaluate(request: EvaluationRequest) -> Measurement:
+    """Replay a request's sample under its load. Faults come back as outcomes, not as errors."""
+    started = time.perf_counter()
+    try:
+        arguments = replay_arguments(request.sample, request.sla)
+    except ShapeRejectedError as error:
+        seconds = time.perf_counter() - started
+        if error.kind == "no_kv_room":
+            return Measurement(
+                outcome="infeasible",
+                cause="no_kv_room",
+                detail=error.reason,
+                build_seconds=seconds,
+            )
+        return _failed("build_error", error, seconds)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is this sample's outcome
+        return _failed("build_error", error, time.perf_counter() - started)
+    built = time.perf_counter()
+    build_seconds = built - started
+    try:
+        report = replay(request.load, arguments)
+    except BaseException as error:
+        # A panic of the native core is no Exception; it ends this replay, not the process.
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        return _failed("replay_error", error, build_seconds, time.perf_counter() - built)
+    replay_seconds = time.perf_counter() - built
+    fault = _fault(report)
+    if fault is None:
+        return Measurement(
+            outcome="feasible",
+            report=report,
+            build_seconds=build_seconds,
+            replay_seconds=replay_seconds,
+        )
+    outcome, cause, detail = fault
+    return Measurement(
+        outcome=outcome,
+        cause=cause,
+        detail=detail,
+        build_seconds=build_seconds,
+        replay_seconds=replay_seconds,
+    )
+
+
+def replay_arguments(sample: Sample, sla: SLATarget | None) -> Arguments:
+    """The keywords that a replay of `sample` takes, whatever its load.
+
+    Raises:
+        ShapeRejectedError: if a role's shape cannot be run.
+        KeyError: if the sample lacks a field.
+        ValueError: if the engine, the router or the planner refuses a value.
+    """
+    arguments: Arguments = {
+        "router_mode": sample["router_mode"],
+        "planner_config": planner_arguments(sample, sla),
+        "capture_per_request": False,
+        "capture_planner_details": False,
+    }
+    for role in roles(sample):
+        engine_name, count_name = _ENGINE_ARGUMENTS[role]
+        arguments[engine_name] = normalized_engine(sample, role)
+        arguments[count_name] = shape_field(sample, role, "replicas")
+    router = router_arguments(sample)
+    if router is not None:
+        arguments["router_config"] = runtime.load("dynamo.llm").KvRouterConfig(**router)
+    if sla is not None:
+        arguments |= {
+            "sla_ttft_ms": sla.ttft_ms,
+            "sla_itl_ms": sla.itl_ms,
+            "sla_e2e_ms": sla.e2e_ms,
+        }
+    return arguments
+
+
+def replay(load: Load, arguments: Arguments) -> dict[str, float]:
+    """Replay `load` and flatten the report, finite or not; what the replay raises propagates."""
+    api = runtime.load(_REPLAY)
+    if arguments["planner_config"] is not None:
+        runtime.load(_PLANNER)
+    if isinstance(load, TraceLoad):
+        result = api.run_trace_replay(load.path, **_trace_arguments(load), **arguments)
+    else:
+        result = api.run_synthetic_trace_replay(
+            load.isl, load.osl, load.requests, **_synthetic_arguments(load), **arguments
+        )
+    report = dict(flatten(result.summary))
+    if result.planner is not None:
+        report["planner_total_ticks"] = float(result.planner.total_ticks)
+    return report
+
+
+def flatten(summary: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
+    """The numbers of a nested report under dotted keys; flags, texts and gaps are left out."""
+    for name, value in summary.items():
+        key = f"{prefix}{name}"
+        if key in _WALL_CLOCK_KEYS or isinstance(value, bool):
+            continue
+        if isinstance(value, Mapping):
+            yield from flatten(value, f"{key}.")
+        elif isinstance(value, int | float):
+            yield key, float(value)
+
+
+def _trace_arguments(load: TraceLoad) -> Arguments:
+    return {
+        "trace_format": load.trace_format,
+        "trace_block_size": load.block_size,
+        "arrival_speedup_ratio": load.arrival_speedup_ratio,
+        "replay_concurrency": load.concurrency,
+    }
+
+
+def _synthetic_arguments(load: SyntheticLoad) -> Arguments:
+    arguments: Arguments = {
+        "replay_concurrency": load.concurrency,
+        "turns_per_session": load.turns_per_session,
+        "inter_turn_delay_ms": load.inter_turn_delay_ms,
+        "shared_prefix_ratio": load.shared_prefix_ratio,
+        "num_prefix_groups": load.num_prefix_groups,
+    }
+    if load.request_rate is not None:
+        arguments["arrival_interval_ms"] = 1000 / load.request_rate
+    return arguments
+
+
+def _fault(report: dict[str, float]) -> tuple[Outcome, Cause, str] | None:
+    """Why a finished replay's report cannot be compared with others; None if it can."""
+    bad = sorted(key for key, value in report.items() if not math.isfinite(value))
+    if bad:
+        return "failed", "report_not_finite", f"not finite in the report: {', '.join(bad)}"
+    requests, completed = report["num_requests"], report["completed_requests"]
+    if completed < requests:
+        # The engine drops a request that a rank's KV cache or the context length cannot hold, and
+        # averages over the others: the more it drops, the better it would look.
+        detail = (
+            f"{requests - completed:.0f} of {requests:.0f} requests are longer than the KV cache "
+            "of a rank or the context length"
+        )
+        return "infeasible", "no_kv_room", detail
+    return None
+
+
+def _failed(
+    cause: Cause, error: BaseException, build_seconds: float, replay_seconds: float = 0.0
+) -> Measurement:
+    """The measurement of a build or a replay that raised `error`."""
+    unsupported = is_unsupported(error)
+    return Measurement(
+        outcome="unsupported" if unsupported else "failed",
+        cause="engine_unsupported" if unsupported else cause,
+        detail=f"{type(error).__name__}: {one_line(error)}",
+        build_seconds=build_seconds,
+        replay_seconds=replay_seconds,
+    )

@@ -1,0 +1,174 @@
+"""What is known of a model and of a GPU system, without a network.
+
+The facts come from the data of the core that the replay loads: a model that is described
+elsewhere alone could be enumerated and then not be replayed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from spica_async.engine import runtime
+
+# A model's weights are counted on one GPU; they are the same on every system and near enough on
+# every backend (SGLang fuses some of DeepSeek's projections: 5 % less).
+_REFERENCE_SYSTEM: Final = "h200_sxm"
+_REFERENCE_BACKEND: Final = "vllm"
+_ANY_COUNT: Final = 1
+_SDK: Final = "aisimulate_core.sdk"
+
+
+class UnknownModelError(ValueError):
+    """No configuration of this model is at hand, and none is fetched."""
+
+
+class UnknownSkuError(ValueError):
+    """No system file describes this SKU."""
+
+
+class NoPerfDatabaseError(ValueError):
+    """Nobody has measured this backend on this SKU."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """A model.
+
+    Attributes:
+        model: Hugging Face id or local folder.
+        architecture: The class name in the model's configuration.
+        is_moe: Whether its feed-forward layers are mixtures of experts.
+        max_context: Longest sequence that it was made for, in tokens.
+        weight_bytes: All weights in their own, often quantised, types.
+    """
+
+    model: str
+    architecture: str
+    is_moe: bool
+    max_context: int
+    weight_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class HardwareFacts:
+    """A GPU system.
+
+    Attributes:
+        sku: Its name.
+        gpus_per_node: GPUs that share a node.
+        vram_bytes: Memory of one GPU.
+    """
+
+    sku: str
+    gpus_per_node: int
+    vram_bytes: int
+
+
+def known_models() -> tuple[str, ...]:
+    """Ids of the models whose configuration ships with the engine, sorted."""
+    return tuple(sorted(runtime.load(f"{_SDK}.common").DefaultHFModels))
+
+
+@cache
+def model_facts(model: str) -> ModelFacts:
+    """What is known of a model, by id or by a local folder with its `config.json`.
+
+    Raises:
+        UnknownModelError: if no configuration of it is at hand, or the engine cannot model it.
+    """
+    # Asking the library for any other name would make it try the network, proxy and all.
+    if model not in known_models() and not (Path(model) / "config.json").is_file():
+        raise UnknownModelError(
+            f"model {model!r} is unknown: its configuration does not ship with the engine, and "
+            "no hub is asked; give a known id or a folder with a config.json"
+        )
+    try:
+        config = runtime.load(f"{_SDK}.utils").get_model_config_from_model_path(model)
+        estimator = runtime.load(f"{_SDK}.memory.kv_cache").KVCacheEstimator
+        breakdown = estimator.from_request(
+            model,
+            _REFERENCE_SYSTEM,
+            _REFERENCE_BACKEND,
+            backend_version(_REFERENCE_SYSTEM, _REFERENCE_BACKEND),
+            max_num_tokens=_ANY_COUNT,
+            max_batch_size=_ANY_COUNT,
+        ).breakdown
+        return ModelFacts(
+            model=model,
+            architecture=str(config["architecture"]),
+            is_moe=bool(runtime.load(f"{_SDK}.models").check_is_moe(model)),
+            max_context=int(config["context"]),
+            weight_bytes=int(breakdown["weights_bytes"]),
+        )
+    except (KeyError, ValueError) as error:
+        raise UnknownModelError(f"model {model!r} cannot be modelled: {error}") from error
+
+
+def known_skus() -> tuple[str, ...]:
+    """Names of the SKUs that have a system file, sorted."""
+    return tuple(sorted(_system_files()))
+
+
+@cache
+def hardware_facts(sku: str) -> HardwareFacts:
+    """What is known of a SKU.
+
+    Raises:
+        UnknownSkuError: if it has no system file; the message names those that have.
+    """
+    spec = _system_spec(sku)
+    return HardwareFacts(
+        sku=sku,
+        gpus_per_node=int(spec["node"]["num_gpus_per_node"]),
+        vram_bytes=int(spec["gpu"]["mem_capacity"]),
+    )
+
+
+def backend_version(sku: str, backend: str) -> str:
+    """The backend's version whose measurements a replay uses on this SKU.
+
+    Raises:
+        UnknownSkuError: if the SKU has no system file.
+        NoPerfDatabaseError: if the backend was not measured on it.
+    """
+    _system_spec(sku)
+    slots = _perf_database().get_version_slots(sku, backend)
+    if not slots or not slots.get("current"):
+        raise NoPerfDatabaseError(f"no performance data for {backend} on {sku}")
+    return str(slots["current"])
+
+
+def needs_wide_ep(model: ModelFacts, hardware: HardwareFacts) -> bool:
+    """Whether a MoE's experts must be spread over nodes: one node cannot hold two copies."""
+    node_bytes = hardware.gpus_per_node * hardware.vram_bytes
+    return model.is_moe and node_bytes < 2 * model.weight_bytes
+
+
+@cache
+def _system_files() -> dict[str, str]:
+    return {
+        file.stem: str(root)
+        for root in reversed(_perf_database().get_systems_paths())
+        for file in Path(root).glob("*.yaml")
+        if _describes_gpu(file)
+    }
+
+
+def _describes_gpu(file: Path) -> bool:
+    # The folder also holds defaults and manifests.
+    return "\ngpu:" in file.read_text(encoding="utf-8")
+
+
+def _system_spec(sku: str) -> dict[str, Any]:
+    files = _system_files()
+    if sku not in files:
+        raise UnknownSkuError(f"hardware_sku {sku!r} is unknown; known: {', '.join(sorted(files))}")
+    spec: dict[str, Any] = _perf_database().load_system_spec(sku)
+    return spec
+
+
+def _perf_database() -> Any:
+    return runtime.load(f"{_SDK}.perf_database")
