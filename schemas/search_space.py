@@ -105,7 +105,7 @@ class _LoadPredictor(ConfigModel):
     kalman_min_points: _Count = 5
 
 
-_COMPOSITE_MODELS: Final[Mapping[str, type[ConfigModel]]] = MappingProxyType(
+COMPOSITE_MODELS: Final[Mapping[str, type[ConfigModel]]] = MappingProxyType(
     {
         "planner_scaling_policy": _ScalingPolicy,
         "planner_fpm_sampling": _FpmSampling,
@@ -113,6 +113,25 @@ _COMPOSITE_MODELS: Final[Mapping[str, type[ConfigModel]]] = MappingProxyType(
         "load_predictor_candidates": _LoadPredictor,
     }
 )
+
+
+def _composite_entry(value: object, info: ValidationInfo) -> object:
+    knob = str(info.field_name)
+    if isinstance(value, Mapping):
+        COMPOSITE_MODELS[knob].model_validate(value)
+        if knob == "load_predictor_candidates":
+            _check_predictor_fields(value)
+    elif not isinstance(value, str) or value not in COMPOSITE_PRESETS[knob]:
+        raise ValueError(f"{value!r} is not a choice; use {_composite_choices(knob)}")
+    return value
+
+
+def _composite_choices(knob: str) -> str:
+    presets, keys = COMPOSITE_PRESETS[knob], COMPOSITE_MODELS[knob].model_fields
+    return f"{_listed(list(presets))}, or a mapping of {_listed(list(keys))}"
+
+
+_Composite = Annotated[CompositeEntry, BeforeValidator(_composite_entry)]
 
 
 class PinnedShape(ConfigModel):
@@ -152,6 +171,10 @@ def _pinned_config(value: object) -> object:
         return PinnedPair.model_validate(value)
     if isinstance(value, Mapping):
         return PinnedShape.model_validate(value)
+    if not isinstance(value, PinnedShape | PinnedPair):
+        raise ValueError(  # noqa: TRY004  # pydantic's way
+            f"a mapping, {{tp: ...}} or {{prefill: {{...}}, decode: {{...}}}}, not {value!r}"
+        )
     return value
 
 
@@ -164,8 +187,13 @@ def _listed(values: Sequence[object]) -> str:
 
 def _all(knob: str) -> Any:
     """A field that searches every choice of its knob unless told otherwise."""
-    choices = SEARCH_CHOICES[knob] if knob in SEARCH_CHOICES else COMPOSITE_PRESETS[knob]
-    return Field(default_factory=lambda: list(choices))
+    choices = list(SEARCH_CHOICES[knob] if knob in SEARCH_CHOICES else COMPOSITE_PRESETS[knob])
+    # The validators check the entries, and a JSON Schema knows nothing of validators.
+    entry: dict[str, Any] = {"enum": choices}
+    if knob in COMPOSITE_MODELS:
+        entry = {"anyOf": [entry, COMPOSITE_MODELS[knob].model_json_schema()]}
+    schema: dict[str, Any] = {"items": entry, "minItems": 1, "uniqueItems": True}
+    return Field(default_factory=lambda: list(choices), json_schema_extra=schema)
 
 
 class SearchSpace(ConfigModel):
@@ -226,16 +254,16 @@ class SearchSpace(ConfigModel):
     no_admission_control: bool = False
 
     # Planner
-    planner_scaling_policy: list[CompositeEntry] = _all("planner_scaling_policy")
-    planner_fpm_sampling: list[CompositeEntry] = _all("planner_fpm_sampling")
-    planner_load_sensitivity: list[CompositeEntry] = _all("planner_load_sensitivity")
-    load_predictor_candidates: list[CompositeEntry] = _all("load_predictor_candidates")
+    planner_scaling_policy: list[_Composite] = _all("planner_scaling_policy")
+    planner_fpm_sampling: list[_Composite] = _all("planner_fpm_sampling")
+    planner_load_sensitivity: list[_Composite] = _all("planner_load_sensitivity")
+    load_predictor_candidates: list[_Composite] = _all("load_predictor_candidates")
 
     @field_validator(*SEARCH_CHOICES, mode="before")
     @classmethod
     def _validate_search_choices(cls, value: object, info: ValidationInfo) -> object:
         choices = SEARCH_CHOICES[str(info.field_name)]
-        _check_list(value, f"one or more of {_listed(choices)}")
+        _check_list(value, _listed(choices))
         assert isinstance(value, list)  # noqa: S101  # checked the line before
         for entry in value:
             if isinstance(entry, bool) or entry not in choices:
@@ -245,19 +273,7 @@ class SearchSpace(ConfigModel):
     @field_validator(*COMPOSITE_PRESETS, mode="before")
     @classmethod
     def _validate_composites(cls, value: object, info: ValidationInfo) -> object:
-        knob = str(info.field_name)
-        presets = COMPOSITE_PRESETS[knob]
-        model = _COMPOSITE_MODELS[knob]
-        allowed = f"{_listed(list(presets))}, or a mapping of {_listed(list(model.model_fields))}"
-        _check_list(value, allowed)
-        assert isinstance(value, list)  # noqa: S101  # checked the line before
-        for entry in value:
-            if isinstance(entry, Mapping):
-                model.model_validate(entry)
-                if knob == "load_predictor_candidates":
-                    _check_predictor_fields(entry)
-            elif entry not in presets:
-                raise ValueError(f"{entry!r} is not a choice; use {allowed}")
+        _check_list(value, _composite_choices(str(info.field_name)))
         return value
 
     @model_validator(mode="after")
@@ -323,7 +339,7 @@ class SearchSpace(ConfigModel):
 
 def _check_list(value: object, allowed: str) -> None:
     if not isinstance(value, list) or not value:
-        raise ValueError(f"a non-empty list of {allowed}")
+        raise ValueError(f"a list of one or more of {allowed}")
     seen: list[object] = []
     for entry in value:
         if entry in seen:

@@ -11,7 +11,7 @@ from schemas.base import ConfigModel, FieldError
 
 LOAD_FIELDS: Final = ("request_rate", "concurrency", "kv_load_ratio")
 LENGTH_FIELDS: Final = ("isl", "osl", "num_request_ratio")
-_SYNTHETIC_FIELDS: Final = (
+SYNTHETIC_FIELDS: Final = (
     *LOAD_FIELDS,
     *LENGTH_FIELDS,
     "shared_prefix_ratio",
@@ -19,7 +19,7 @@ _SYNTHETIC_FIELDS: Final = (
     "turns_per_session",
     "inter_turn_delay_ms",
 )
-_TRACE_FIELDS: Final = ("trace_format", "arrival_speedup_ratio", "replay_concurrency")
+TRACE_FIELDS: Final = ("trace_format", "arrival_speedup_ratio", "replay_concurrency")
 
 _Count = Annotated[int, Field(gt=0)]
 _Positive = Annotated[float, Field(gt=0)]
@@ -78,14 +78,14 @@ class Workload(ConfigModel):
     @model_validator(mode="after")
     def _validate_shape(self) -> Self:
         if self.is_trace:
-            self._refuse(_SYNTHETIC_FIELDS, "not with trace_path, which brings its own requests")
+            self._refuse(SYNTHETIC_FIELDS, "not with trace_path, which brings its own requests")
             if self.replay_concurrency is not None and self.arrival_speedup_ratio != 1.0:
                 raise FieldError(
                     "arrival_speedup_ratio",
                     "no effect with replay_concurrency, which ignores arrival times",
                 )
             return self
-        self._refuse(_TRACE_FIELDS, "only with trace_path")
+        self._refuse(TRACE_FIELDS, "only with trace_path")
         loads = [name for name in LOAD_FIELDS if getattr(self, name) is not None]
         if len(loads) > 1:
             raise FieldError(loads[1], f"set only one of {', '.join(LOAD_FIELDS)}")

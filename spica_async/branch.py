@@ -236,7 +236,7 @@ class BranchState:
             return []
         told, self._wave = self._wave, []
         self._round_successes += sum(v.outcome == "feasible" for v in self._arrived.values())
-        self._known |= self._arrived
+        self._known |= {tell.key: self._arrived[tell.key] for tell in told}
         self._arrived = {}
         self._move(self._after_wave())
         return told

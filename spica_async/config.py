@@ -13,6 +13,7 @@ from pydantic_core import ErrorDetails
 
 from schemas.base import FieldError
 from schemas.config import SmartSearchConfig
+from schemas.search_space import COMPOSITE_MODELS
 from spica_async.errors import InputError
 
 
@@ -50,7 +51,8 @@ def _read_yaml(path: Path) -> dict[str, Any]:
         mark = error.problem_mark or error.context_mark
         where = f"line {mark.line + 1}" if mark else "somewhere"
         raise InputError(f"{path}: {where}: not valid YAML: {error.problem}") from None
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        # The two others are of scalars that look like a date or number and are none, and of depth.
         raise InputError(f"{path}: not valid YAML: {error}") from None
     if not isinstance(document, dict):
         blocks = ", ".join(SmartSearchConfig.model_fields)
@@ -77,9 +79,11 @@ def _resolve_paths(config: SmartSearchConfig, folder: Path) -> SmartSearchConfig
     trace = config.workload.trace_path
     if trace is None:
         return config
-    workload = config.workload.model_copy(
-        update={"trace_path": (folder / trace.expanduser()).resolve()}
-    )
+    try:
+        path = (folder / trace.expanduser()).resolve()
+    except RuntimeError:
+        raise InputError(f"workload.trace_path: {trace} starts at no known user's home") from None
+    workload = config.workload.model_copy(update={"trace_path": path})
     return config.model_copy(update={"workload": workload})
 
 
@@ -116,6 +120,8 @@ def _known_keys(model: type[BaseModel], location: Iterable[int | str]) -> list[s
             continue
         annotations = [m.model_fields[step].annotation for m in models if step in m.model_fields]
         models = [found for annotation in annotations for found in _models_in(annotation)]
+        # Their mappings are kept as they are written, so the annotation says nothing of the keys.
+        models += [COMPOSITE_MODELS[step]] if step in COMPOSITE_MODELS else []
     return sorted({name for found in models for name in found.model_fields})
 
 

@@ -15,6 +15,7 @@ import yaml
 
 from schemas.config import SmartSearchConfig
 from schemas.results import CandidateRecord, SweepResult
+from schemas.workload import SYNTHETIC_FIELDS, TRACE_FIELDS
 from spica_async.errors import InputError
 from spica_async.plan.describe import describe_plan
 from spica_async.plan.types import SweepPlan
@@ -62,11 +63,11 @@ class ResultsFolder:
 
     def write_config(self, config: SmartSearchConfig) -> None:
         """Write the configuration with its defaults; it can be run again as it is."""
-        document = config.model_dump(mode="json", exclude_none=True)
-        if not config.workload.is_trace:
-            # Their defaults, written out, would read as settings of a trace.
-            for name in ("trace_format", "arrival_speedup_ratio"):
-                del document["workload"][name]
+        # The defaults of the other kind of workload, written out, would read as settings of it.
+        other = TRACE_FIELDS if not config.workload.is_trace else SYNTHETIC_FIELDS
+        document = config.model_dump(
+            mode="json", exclude_none=True, exclude={"workload": set(other)}
+        )
         self._replace("config.yaml", yaml.safe_dump(document, sort_keys=False))
 
     def write_plan(self, plan: SweepPlan) -> None:

@@ -49,9 +49,8 @@ _OFFLOAD_SCALARS = (
 _ROLE_SCALARS = ("block_size", "gpu_memory_utilization", "enable_prefix_caching")
 _ROLE_KNOBS = ("max_num_batched_tokens", "max_num_seqs")
 
-# Fields of a sample that no replay can depend on: names and figures derived from other fields,
-# and what only decides which shapes are searched.
-_DERIVED = frozenset({"planner_scaling_policy", "kv_load_ratio", "used_gpus", "context_length"})
+# Fields of a sample that no replay can depend on: names, and figures derived from other fields.
+_DERIVED = frozenset({"planner_scaling_policy", "kv_load_ratio", "used_gpus"})
 _PLANNER_LIMITS = frozenset({"gpu_budget", "min_gpu_budget", "min_endpoint"})
 _THROUGHPUT_ONLY = frozenset({*FPM_SAMPLING_KEYS, "throughput_adjustment_interval_seconds"})
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
@@ -82,14 +82,12 @@ def average_gpus(report: Report) -> float:
     0.0 where either is absent or not positive.
     """
     gpu_hours = report.get("gpu_hours", 0.0)
-    duration_ms = report.get("duration_ms", 0.0)
-    if gpu_hours <= 0 or duration_ms <= 0:
-        return 0.0
-    return gpu_hours / (duration_ms / _MS_PER_HOUR)
+    hours = report.get("duration_ms", 0.0) / _MS_PER_HOUR
+    return gpu_hours / hours if gpu_hours > 0 and hours > 0 else 0.0
 
 
 def report_problem(
-    report: Report, objectives: Iterable[OptimizationTarget]
+    report: Report, objectives: Collection[OptimizationTarget]
 ) -> tuple[Cause, str] | None:
     """Why a report must not be scored for these objectives, or None.
 
@@ -106,6 +104,9 @@ def report_problem(
     missing = sorted(needed - report.keys())
     if missing:
         return "report_incomplete", f"missing: {', '.join(missing)}"
+    beyond = [t.value for t in objectives if not math.isfinite(objective_value(report, t))]
+    if beyond:
+        return "report_not_finite", f"no finite number: {', '.join(beyond)}"
     return None
 
 

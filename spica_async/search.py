@@ -109,7 +109,8 @@ class BranchSearch:
         """Search until the branch's state is final."""
         self.stats = proposer.stats
         async with asyncio.TaskGroup() as evaluating:
-            while not self.state.finished:
+            # The last wave may end while the sampler is still told of duplicates.
+            while not (self.state.finished and self._wave_ends.empty()):
                 if self.state.wanted:
                     await self._propose(proposer, evaluating)
                 else:

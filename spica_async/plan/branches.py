@@ -189,19 +189,14 @@ class BranchBuilder:
     ) -> ParallelPool | None:
         space = self.config.search_space
         shapes = {b: by_role for b, by_role in viable.items() if all(by_role.values())}
-        if not shapes:
-            return None
-        pool = enumerate_pool(
-            ROLES[mode],
-            shapes,
-            gpu_budget=space.gpu_budget,
-            min_gpu_budget=space.min_gpu_budget or 1,
-        )
+        low, high = space.min_gpu_budget or 1, space.gpu_budget
+        pool = enumerate_pool(ROLES[mode], shapes, gpu_budget=high, min_gpu_budget=low)
+        for backend in pool.backends:
+            if not len(pool.legal_indices(backend)):
+                reason = f"no replicas of its shapes use {low} to {high} GPUs"
+                self.dropped.append(Dropped(f"{mode} {backend}", reason))
         if not len(pool):
-            low, high = space.min_gpu_budget or 1, space.gpu_budget
-            self.dropped.append(
-                Dropped(mode, f"no replicas of the shapes use {low} to {high} GPUs")
-            )
+            self.dropped.append(Dropped(mode, "no backend can run it"))
             return None
         return pool
 

@@ -103,6 +103,9 @@ def _facts(space: SearchSpace, engine: PlanningEngine) -> tuple[ModelFacts, Hard
 def _check_composites(space: SearchSpace, engine: PlanningEngine) -> None:
     for knob, presets in COMPOSITE_PRESETS.items():
         for index, entry in enumerate(getattr(space, knob)):
+            # Presets are sound, and to ask for them would load the planner for nothing.
+            if isinstance(entry, str):
+                continue
             problem = engine.check_planner_fields(expand(entry, presets))
             if problem is not None:
                 raise InputError(f"search_space.{knob}[{index}]: {problem}")
@@ -140,10 +143,14 @@ def _inert_settings(space: SearchSpace) -> list[str]:
     if "sglang" not in space.backend:
         inert["moe_backend"] = "backend has no sglang"
     return [
-        f"{name} has no effect: {reason}"
-        for name, reason in inert.items()
-        if name in space.model_fields_set and getattr(space, name) not in (None, False)
+        f"{name} has no effect: {reason}" for name, reason in inert.items() if _is_set(space, name)
     ]
+
+
+def _is_set(space: SearchSpace, name: str) -> bool:
+    """Whether a setting says more than its default, which a resolved configuration spells out."""
+    default = SearchSpace.model_fields[name].get_default(call_default_factory=True)
+    return bool(getattr(space, name) != default)
 
 
 def _refuse_ignored(
@@ -152,7 +159,7 @@ def _refuse_ignored(
     """Refuse what was written down and would be ignored by every replay of some branch."""
     for branch in branches:
         for name in sorted(frozenset.intersection(*branch.ignored.values())):
-            if name in space.model_fields_set and getattr(space, name) is not None:
+            if _is_set(space, name):
                 backend = next(iter(branch.ignored))
                 reason = engine.ignored_knobs(backend, branch.mode)[name]
                 raise InputError(f"search_space.{name}: {reason}; remove it")

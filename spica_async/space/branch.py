@@ -17,6 +17,7 @@ from spica_async.space.knobs import (
     ROUTER_WEIGHTS,
     Knob,
     matching_composites,
+    planner_effect,
 )
 from spica_async.space.parameters import Assignment, FloatParameter, Parameter
 from spica_async.space.pool import ParallelConfig, ParallelPool
@@ -80,13 +81,11 @@ class BranchSpace:
 
     def select(self, assignment: Assignment) -> tuple[Selection, Projection]:
         """What a study's proposal means, with how its latent shape was projected."""
+        backend: Backend = _entry(self.backend, assignment)  # type: ignore[assignment]  # its entries
+        ignored = self.ignored.get(backend, frozenset())
         chosen = {
-            knob.name: knob.entry(assignment[knob.name])
-            if knob.name in assignment
-            else knob.entries[0]
-            for knob in (self.backend, *self.knobs)
+            knob.name: _entry(knob, assignment) for knob in self.knobs if knob.name not in ignored
         }
-        backend: Backend = chosen.pop(self.backend.name)  # type: ignore[assignment]  # its entries
         latent = {parameter.name for parameter in self.projector.parameters}
         request = {name: value for name, value in assignment.items() if name in latent}
         projection = self.projector.project(request, backend)
@@ -159,6 +158,11 @@ class _Block:
         return Selection(space.mode, self.backend, space.pool[position], chosen, space.kv_load)
 
 
+def _entry(knob: Knob, assignment: Assignment) -> JsonValue:
+    """The entry that a proposal chooses; a knob that leaves no choice is not proposed."""
+    return knob.entry(assignment[knob.name]) if knob.name in assignment else knob.entries[0]
+
+
 def _product(knobs: Sequence[Knob]) -> Iterator[dict[str, JsonValue]]:
     for entries in itertools.product(*(knob.entries for knob in knobs)):
         yield {knob.name: entry for knob, entry in zip(knobs, entries, strict=True)}
@@ -175,10 +179,13 @@ def _router_choices(knobs: Mapping[str, Knob]) -> list[dict[str, JsonValue]]:
 
 
 def _planner_choices(knobs: Mapping[str, Knob]) -> list[dict[str, JsonValue]]:
-    choices: list[dict[str, JsonValue]] = []
+    # A preset and a mapping, or two mappings, may be written differently and do the same.
+    distinct: dict[str, dict[str, JsonValue]] = {}
     for policy in knobs["planner_scaling_policy"].entries:
         assert isinstance(policy, str | dict)  # noqa: S101  # validated with the configuration
         names = [name for name in matching_composites(policy) if name in knobs]
         active = [knobs[name] for name in names]
-        choices += [{"planner_scaling_policy": policy, **chosen} for chosen in _product(active)]
-    return choices
+        for chosen in _product(active):
+            choice: dict[str, JsonValue] = {"planner_scaling_policy": policy, **chosen}
+            distinct.setdefault(planner_effect(choice), choice)
+    return list(distinct.values())

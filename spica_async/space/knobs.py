@@ -10,6 +10,7 @@ from pydantic import JsonValue
 
 from schemas.presets import SCALING_POLICIES, expand
 from schemas.search_space import (
+    COMPOSITE_PRESETS,
     ROLES,
     SEARCH_CHOICES,
     Backend,
@@ -106,6 +107,23 @@ def matching_composites(policy: CompositeEntry) -> list[str]:
     if enables(policy, "throughput"):
         return ["planner_fpm_sampling", "planner_load_sensitivity"]
     return ["planner_load_sensitivity"] if enables(policy, "load") else []
+
+
+def planner_effect(choice: Mapping[str, JsonValue]) -> str:
+    """A canonical text of what planner composites do to a replay, however they are written.
+
+    Args:
+        choice: a scaling policy, and those of the other composites that matter under it.
+    """
+    effect: dict[str, JsonValue] = {}
+    for knob, entry in choice.items():
+        assert isinstance(entry, str | dict)  # noqa: S101  # validated with the configuration
+        effect |= expand(entry, COMPOSITE_PRESETS[knob])
+    if not effect["enable_throughput_scaling"]:
+        del effect["throughput_adjustment_interval_seconds"]
+        if not effect["enable_load_scaling"]:
+            del effect["load_adjustment_interval_seconds"]
+    return json.dumps(effect, sort_keys=True)
 
 
 def _planner_names(policies: Sequence[CompositeEntry]) -> list[str]:

@@ -1,0 +1,219 @@
+"""One branch's decisions under any sequence of suggestions and verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from spica_async.branch import BranchState, Disposition, Phase, Tell, Verdict
+
+VERDICTS = (
+    Verdict("feasible"),
+    Verdict("infeasible", "no_kv_room", "1 token"),
+    Verdict("infeasible", "no_kv_room", "2 token"),
+    Verdict("failed", "replay_error", "it broke"),
+    Verdict("unsupported", "engine_unsupported", "it cannot"),
+)
+verdicts = st.sampled_from(VERDICTS)
+# Few keys, so that duplicates of every kind are common.
+keys = st.integers(0, 11).map(str)
+
+
+class AnyBranch(RuleBasedStateMachine):
+    """Runs a branch beside a ledger of what has happened to it, and compares."""
+
+    @initialize(per_round=st.integers(1, 3), max_rounds=st.integers(1, 3))
+    def start(self, per_round: int, max_rounds: int) -> None:
+        self.target, self.max_rounds = per_round, max_rounds
+        self.state = BranchState(target=per_round, max_rounds=max_rounds)
+        self.final: Phase | None = None
+        self.suggestions: list[str] = []
+        self.told: list[Tell] = []
+        self.finished: dict[str, Verdict] = {}  # of ended waves
+        self.wave: dict[str, Verdict | None] = {}  # its unique samples, by suggestion
+        self.wave_numbers: list[int] = []
+        self.round = 1
+        self.round_attempts = 0
+        self.round_successes = 0
+
+    def missing(self) -> int:
+        return min(
+            self.target - self.round_successes - len(self.wave),
+            11 * self.target - self.round_attempts,
+        )
+
+    def expect_end_of_wave(self) -> list[Tell]:
+        """What the wave's end tells, once nothing is missing and nothing in flight."""
+        if self.missing() > 0 or None in self.wave.values():
+            return []
+        ended = {key: verdict for key, verdict in self.wave.items() if verdict is not None}
+        tells = [Tell(number, self.suggestions[number]) for number in self.wave_numbers]
+        self.finished |= ended
+        self.round_successes += sum(v.outcome == "feasible" for v in ended.values())
+        self.wave, self.wave_numbers = {}, []
+        causes = {(v.outcome, v.cause) for v in self.finished.values()}
+        if (
+            len(self.finished) >= self.target
+            and len(causes) == 1
+            and ("feasible", None) not in causes
+        ):
+            self.final = Phase.FAILED
+        elif self.round_successes == self.target:
+            if self.round == self.max_rounds:
+                self.final = Phase.COMPLETED
+            else:
+                self.round, self.round_attempts, self.round_successes = self.round + 1, 0, 0
+        elif self.round_attempts == 11 * self.target:
+            self.final = Phase.STALLED
+        return tells
+
+    @precondition(lambda self: self.final is None and self.state.phase is Phase.ASKING)
+    @rule(data=st.data())
+    def suggest(self, data: st.DataObject) -> None:
+        wanted = self.state.wanted
+        proposed = data.draw(st.lists(keys, min_size=wanted, max_size=wanted))
+        dispositions, tells = self.state.suggested(proposed)
+        expected, at_once = [], []
+        for key in proposed:
+            number = len(self.suggestions)
+            self.suggestions.append(key)
+            self.round_attempts += 1
+            if key in self.finished:
+                expected.append(Disposition.KNOWN)
+                at_once.append(Tell(number, key))
+                continue
+            expected.append(Disposition.WAITS if key in self.wave else Disposition.NEW)
+            self.wave.setdefault(key, None)
+            self.wave_numbers.append(number)
+        assert dispositions == expected
+        assert tells == at_once + self.expect_end_of_wave()
+        self.told += tells
+
+    @precondition(lambda self: None in self.wave.values())
+    @rule(data=st.data(), verdict=verdicts)
+    def settle(self, data: st.DataObject, verdict: Verdict) -> None:
+        key = data.draw(st.sampled_from([k for k, v in self.wave.items() if v is None]))
+        self.wave[key] = verdict
+        tells = self.state.settled(key, verdict)
+        assert tells == self.expect_end_of_wave()
+        self.told += tells
+
+    @precondition(lambda self: self.final is not None)
+    @rule(verdict=verdicts)
+    def nothing_changes_the_end(self, verdict: Verdict) -> None:
+        for key in self.finished:
+            try:
+                self.state.settled(key, verdict)
+            except KeyError:
+                continue
+            raise AssertionError("a final branch took a verdict")
+
+    @invariant()
+    def the_branch_is_where_the_ledger_says(self) -> None:
+        state = self.state
+        in_flight = sum(verdict is None for verdict in self.wave.values())
+        assert state.in_flight == in_flight
+        assert state.attempts == len(self.suggestions)
+        assert state.finished is (self.final is not None)
+        if self.final is not None:
+            assert state.phase is self.final
+            assert state.wanted == 0
+            # Every suggestion was told, and once.
+            assert sorted(tell.number for tell in self.told) == list(range(len(self.suggestions)))
+        else:
+            assert state.wanted == max(0, self.missing())
+            assert state.phase is (Phase.ASKING if self.missing() > 0 else Phase.WAITING)
+            assert (state.round, state.round_successes) == (self.round, self.round_successes)
+        assert len({tell.number for tell in self.told}) == len(self.told)
+        assert all(tell.key in self.finished for tell in self.told)
+        assert self.round_attempts <= 11 * self.target
+        assert {key: state.verdict(key) for key in self.finished} == self.finished
+        successes = sum(v.outcome == "feasible" for v in self.finished.values())
+        assert state.tally["feasible"] == successes <= self.target * self.max_rounds
+        assert state.duplicates == len(self.suggestions) - len(self.finished) - len(self.wave)
+
+
+AnyBranch.TestCase.settings = settings(deadline=None, max_examples=150, stateful_step_count=60)
+TestAnyBranch = AnyBranch.TestCase
+
+
+def drive(
+    state: BranchState,
+    stream: list[str],
+    verdict_of: Mapping[str, Verdict],
+    data: st.DataObject,
+) -> list[object]:
+    """Run a branch to its end with verdicts arriving at any time; what can be seen of it."""
+    seen: list[object] = []
+    flying: list[str] = []
+    suggested = 0
+    while not state.finished:
+        wanted = state.wanted
+        # While more is wanted, a verdict may come before the next suggestions or after them.
+        if flying and (not wanted or data.draw(st.booleans())):
+            key = flying.pop(data.draw(st.integers(0, len(flying) - 1)))
+            tells = state.settled(key, verdict_of[key])
+        else:
+            batch = [
+                stream[at] if at < len(stream) else f"fresh {at}"
+                for at in range(suggested, suggested + wanted)
+            ]
+            suggested += wanted
+            dispositions, tells = state.suggested(batch)
+            new = zip(batch, dispositions, strict=True)
+            flying += [key for key, what in new if what is Disposition.NEW]
+            seen += [wanted, dispositions]
+        if tells:
+            seen.append(tells)
+    return [*seen, state.phase, state.round, state.tally, state.causes, state.sole_failure]
+
+
+class Remembering(dict[str, Verdict]):
+    """Draws the verdict of a key when it is first asked for."""
+
+    def __init__(self, data: st.DataObject) -> None:
+        super().__init__()
+        self._data = data
+
+    def __missing__(self, key: str) -> Verdict:
+        self[key] = self._data.draw(verdicts)
+        return self[key]
+
+
+@settings(deadline=None, max_examples=80)
+@given(
+    st.data(),
+    st.integers(1, 4),
+    st.integers(1, 3),
+    st.lists(st.integers(0, 9).map(str), max_size=40),
+)
+def test_the_order_of_arrival_changes_nothing(
+    data: st.DataObject, target: int, max_rounds: int, stream: list[str]
+) -> None:
+    verdict_of = Remembering(data)
+    first, second = (
+        drive(BranchState(target=target, max_rounds=max_rounds), stream, verdict_of, data)
+        for _ in range(2)
+    )
+    assert first == second
+
+
+@settings(deadline=None, max_examples=80)
+@given(st.data(), st.integers(1, 4), st.integers(1, 5))
+def test_enumerated_points_end_exhausted_or_with_their_one_cause(
+    data: st.DataObject, target: int, max_rounds: int
+) -> None:
+    points = data.draw(st.integers(1, target * max_rounds))
+    verdict_of = Remembering(data)
+    state = BranchState(target=target, max_rounds=max_rounds, points=points)
+    drive(state, [str(number) for number in range(points)], verdict_of, data)
+    assert state.attempts == sum(state.tally.values()) <= points
+    if state.phase is Phase.EXHAUSTED:
+        assert state.attempts == points
+    else:
+        assert state.phase is Phase.FAILED
+        assert state.attempts >= target
+        assert len({(v.outcome, v.cause) for v in verdict_of.values()}) == 1

@@ -1,0 +1,124 @@
+"""How figures and deployments are written for people."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from schemas.goal import OptimizationTarget
+from spica_async.deployment_text import deployment, differing_knobs, settings, traffic_handling
+from spica_async.units import TARGET_UNITS, figure, objective, seconds
+
+AGG: dict[str, Any] = {
+    "deployment_mode": "agg",
+    "backend": "vllm",
+    "tp": 2,
+    "attention_dp": 4,
+    "moe_ep": 8,
+    "strategy": "mixed",
+    "replicas": 3,
+    "used_gpus": 24,
+    "agg_max_num_seqs": 256,
+    "router_mode": "kv_router",
+    "router_temperature": 0.2,
+    "planner_scaling_policy": "disabled",
+}
+DISAGG: dict[str, Any] = {
+    "deployment_mode": "disagg",
+    "backend": "sglang",
+    "prefill_tp": 4,
+    "prefill_attention_dp": 1,
+    "prefill_strategy": "tep",
+    "prefill_replicas": 2,
+    "decode_tp": 1,
+    "decode_attention_dp": 8,
+    "decode_strategy": "dep",
+    "decode_replicas": 1,
+}
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "-"),
+        (0.0, "0"),
+        (0.12345, "0.1235"),
+        (12.3456, "12.35"),
+        (999.9, "999.9"),
+        (1000.0, "1,000"),
+        (-1234.4, "-1,234"),
+        (1234567.0, "1,234,567"),
+    ],
+)
+def test_a_figure_has_four_digits_and_no_decimals_from_a_thousand_on(
+    value: float | None, text: str
+) -> None:
+    assert figure(value) == text
+
+
+def test_every_scalar_target_has_a_unit() -> None:
+    assert set(TARGET_UNITS) == set(OptimizationTarget) - {OptimizationTarget.PARETO}
+    assert objective(OptimizationTarget.E2E_LATENCY, 2133.4) == "2,133 ms"
+    assert objective(OptimizationTarget.GOODPUT_PER_GPU, 87.71) == "87.71 good tok/s/GPU"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.04, "0.0 s"),
+        (59.94, "59.9 s"),
+        (60.0, "1 min 00 s"),
+        (245.4, "4 min 05 s"),
+        (3599.4, "59 min 59 s"),
+        (3600.0, "1 h 00 min"),
+        (7380.0, "2 h 03 min"),
+    ],
+)
+def test_a_duration_is_in_the_units_of_its_size(value: float, text: str) -> None:
+    assert seconds(value) == text
+
+
+def test_a_deployment_is_its_backend_and_each_roles_replicas_of_a_shape() -> None:
+    assert deployment(AGG) == "vllm agg 3 x mixed 8"
+    assert deployment(DISAGG) == "sglang prefill 2 x tep 4 + decode 1 x dep 8"
+
+
+def test_traffic_handling_is_the_router_and_a_policy_that_scales() -> None:
+    assert traffic_handling(AGG) == "kv_router"
+    assert traffic_handling(AGG | {"planner_scaling_policy": "load_180_5"}) == (
+        "kv_router, load_180_5"
+    )
+    assert traffic_handling(AGG | {"planner_scaling_policy": {"a": 1}}) == (
+        "kv_router, custom policy"
+    )
+
+
+def test_only_knobs_that_differ_and_are_not_told_otherwise_are_listed() -> None:
+    other = AGG | {
+        "tp": 4,
+        "replicas": 1,
+        "used_gpus": 16,
+        "agg_max_num_seqs": 512,
+        "enable_load_scaling": True,
+        "planner_scaling_policy": "load_180_5",
+    }
+    assert differing_knobs([AGG, other]) == ["agg_max_num_seqs"]
+    assert differing_knobs([AGG, other | {"router_temperature": 1.0}]) == [
+        "agg_max_num_seqs",
+        "router_temperature",
+    ]
+    # A knob that only one of them has tells nothing apart.
+    assert differing_knobs([AGG, AGG | {"max_num_fpm_samples": 32}]) == []
+    assert differing_knobs([]) == []
+
+
+def test_settings_are_short_names_with_values() -> None:
+    sample = AGG | {"prefill_max_num_batched_tokens": 8192, "decode_max_num_seqs": 4}
+    names = (
+        *("agg_max_num_seqs", "prefill_max_num_batched_tokens", "decode_max_num_seqs"),
+        *("router_temperature", "overlap_score_credit"),
+    )
+    assert settings(sample, names) == (
+        "seqs 256, prefill batched tokens 8192, decode seqs 4, router_temperature 0.2"
+    )
