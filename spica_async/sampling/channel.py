@@ -12,14 +12,9 @@ import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from typing import Self
 
+from spica_async.childproc import HEADER_BYTES, child_environment, frame, payload_length
 from spica_async.sampling.types import Study
-from spica_async.sampling.wire import (
-    HEADER_BYTES,
-    MAX_ANSWER_BYTES,
-    AskRequest,
-    frame,
-    payload_length,
-)
+from spica_async.sampling.wire import MAX_ANSWER_BYTES, AskRequest
 
 
 class DesignerFaultError(Exception):
@@ -121,23 +116,18 @@ def _environment() -> dict[str, str]:
     """Returns the environment of an optimizer process.
 
     One thread each, since branches and replays share the cores, and since the order of a
-    parallel sum could change a proposal. Imports resolve as they do here.
+    parallel sum could change a proposal.
     """
     xla_flags = (
         os.environ.get("XLA_FLAGS", ""),
         "--xla_cpu_multi_thread_eigen=false",
         "intra_op_parallelism_threads=1",
     )
-    return {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),  # noqa: PTH109 - A string is wanted.
+    return child_environment(
         # The order of a set of strings must not differ between two processes.
-        "PYTHONHASHSEED": "0",
+        PYTHONHASHSEED="0",
         # A run that makes warnings errors means ours, not those of the optimizer's libraries.
-        "PYTHONWARNINGS": "ignore",
-        "JAX_PLATFORMS": "cpu",
-        "OMP_NUM_THREADS": "1",
-        "OPENBLAS_NUM_THREADS": "1",
-        "MKL_NUM_THREADS": "1",
-        "XLA_FLAGS": " ".join(flag for flag in xla_flags if flag),
-    }
+        PYTHONWARNINGS="ignore",
+        JAX_PLATFORMS="cpu",
+        XLA_FLAGS=" ".join(flag for flag in xla_flags if flag),
+    )

@@ -17,14 +17,15 @@ import threading
 import traceback
 from typing import BinaryIO, cast
 
-from spica_async.sampling.wire import HEADER_BYTES, DesignerFactory, frame, payload_length
+from spica_async.childproc import HEADER_BYTES, frame, payload_length, take_standard_streams
+from spica_async.sampling.wire import DesignerFactory
 
 
 def main(factory_path: str) -> int:
     """Serves asks until stdin ends or one fails; returns the exit code for a failure."""
     # Ctrl-C in a terminal is for the coordinator, which then ends this process itself.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    requests, answers = _take_standard_streams()
+    requests, answers = take_standard_streams()
     payloads: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_read_frames, args=(requests, payloads), daemon=True).start()
     try:
@@ -38,17 +39,6 @@ def main(factory_path: str) -> int:
         fault = "".join(traceback.format_exception_only(error)).strip()
         _answer(answers, {"fault": fault, "detail": traceback.format_exc()})
         return 1
-
-
-def _take_standard_streams() -> tuple[BinaryIO, BinaryIO]:
-    """Moves stdin and stdout away, so that no library's output gets between the frames."""
-    requests = os.fdopen(os.dup(0), "rb")
-    answers = os.fdopen(os.dup(1), "wb")
-    nowhere = os.open(os.devnull, os.O_RDWR)
-    os.dup2(nowhere, 0)
-    os.dup2(nowhere, 1)
-    os.close(nowhere)
-    return requests, answers
 
 
 def _read_frames(requests: BinaryIO, payloads: queue.SimpleQueue[bytes]) -> None:

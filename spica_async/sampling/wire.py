@@ -1,8 +1,8 @@
 """What passes between the sampler's proxy and its optimizer process, and how.
 
-Each message is a frame: a four-byte big-endian length, then the payload. The proxy sends pickles,
-first the `Study` and then one `AskRequest` at a time; the optimizer answers each request with one
-JSON object, so that what a broken process writes is parsed and never executed:
+Each message is a frame of `childproc`. The proxy sends pickles, first the `Study` and then one
+`AskRequest` at a time; the optimizer answers each request with one JSON object, so that what a
+broken process writes is parsed and never executed:
 
     {"assignments": [{name: value, ...}, ...]}
     {"fault": "one line", "detail": "the traceback"}
@@ -16,7 +16,6 @@ from typing import Protocol
 from spica_async.sampling.types import Study, Suggestion, Trial
 from spica_async.space.parameters import Assignment
 
-HEADER_BYTES = 4
 MAX_ANSWER_BYTES = 16 * 2**20
 """A longer answer is no answer: thousands of suggestions fit into this."""
 
@@ -53,13 +52,3 @@ class DesignerFactory(Protocol):
 
     def __call__(self, study: Study) -> Designer:
         """Returns the designer."""
-
-
-def frame(payload: bytes) -> bytes:
-    """Returns `payload` behind its length."""
-    return len(payload).to_bytes(HEADER_BYTES, "big") + payload
-
-
-def payload_length(header: bytes) -> int:
-    """Returns the payload's length in bytes, read from a frame's header."""
-    return int.from_bytes(header, "big")
