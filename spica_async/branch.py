@@ -135,6 +135,11 @@ class BranchState:
         return self._round_successes
 
     @property
+    def unique_successes(self) -> int:
+        """Unique successes of the round, those of the wave under way included."""
+        return self._round_successes + _successes(self._arrived)
+
+    @property
     def in_flight(self) -> int:
         """Samples sent out and not settled."""
         return len(self._in_flight)
@@ -235,7 +240,7 @@ class BranchState:
         if self._phase is not Phase.WAITING or self._in_flight:
             return []
         told, self._wave = self._wave, []
-        self._round_successes += sum(v.outcome == "feasible" for v in self._arrived.values())
+        self._round_successes += _successes(self._arrived)
         self._known |= {tell.key: self._arrived[tell.key] for tell in told}
         self._arrived = {}
         self._move(self._after_wave())
@@ -267,3 +272,7 @@ class BranchState:
         if phase not in TRANSITIONS[self._phase]:
             raise RuntimeError(f"a branch does not go from {self._phase} to {phase}")
         self._phase = phase
+
+
+def _successes(verdicts: Mapping[str, Verdict]) -> int:
+    return sum(verdict.outcome == "feasible" for verdict in verdicts.values())

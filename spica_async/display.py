@@ -185,7 +185,7 @@ def best_so_far(branch: BranchSearch, goal: OptimizationGoal) -> str:
 
 
 def _bar(branch: BranchSearch) -> Group:
-    done = branch.state.round_successes if not branch.state.finished else branch.target
+    done = branch.state.unique_successes if not branch.state.finished else branch.target
     bar = Progress(BarColumn(bar_width=12), TextColumn(f"{done}/{branch.target}"))
     bar.add_task("", total=branch.target, completed=done)
     return Group(bar)

@@ -127,6 +127,8 @@ class AnyBranch(RuleBasedStateMachine):
             assert state.wanted == max(0, self.missing())
             assert state.phase is (Phase.ASKING if self.missing() > 0 else Phase.WAITING)
             assert (state.round, state.round_successes) == (self.round, self.round_successes)
+            arrived = [v for v in self.wave.values() if v is not None and v.outcome == "feasible"]
+            assert state.unique_successes == self.round_successes + len(arrived)
         assert len({tell.number for tell in self.told}) == len(self.told)
         assert all(tell.key in self.finished for tell in self.told)
         assert self.round_attempts <= 11 * self.target

@@ -12,7 +12,7 @@ import pytest
 from pydantic import JsonValue
 
 from schemas.config import SmartSearchConfig
-from schemas.messages import Sample
+from schemas.messages import Sample, TraceLoad
 from schemas.search_space import Backend, DeploymentMode, Role
 from spica_async.engine.capacity import ShapeRejectedError
 from spica_async.engine.facts import (
@@ -56,6 +56,7 @@ class FakeEngine:
         default_factory=dict
     )
     planner_problem: str | None = None
+    windows: Sequence[Window] = ()
     asked_for_capacity: list[tuple[str, Role, ParallelShape, int]] = field(default_factory=list)
     probed: list[Sample] = field(default_factory=list)
 
@@ -100,10 +101,34 @@ class FakeEngine:
         return self.planner_problem
 
     def trace_windows(self, path: Path, interval_seconds: int) -> Sequence[Window]:
-        raise AssertionError("no trace is forecast here")
+        return self.windows
 
     def make_predictor(self, fields: Mapping[str, JsonValue], interval_seconds: int) -> Predictor:
-        raise AssertionError("no trace is forecast here")
+        return LastValue(1.0 if fields["load_predictor_log1p"] else 2.0)
+
+
+@dataclass(frozen=True)
+class SteadyWindow:
+    """A window of a load that never changes."""
+
+    requests: float = 10.0
+    mean_isl: float = 100.0
+    mean_osl: float = 20.0
+
+
+@dataclass
+class LastValue:
+    """Forecasts a multiple of the last value."""
+
+    factor: float
+    minimum_data_points: int = 1
+    last: float = 0.0
+
+    def add_data_point(self, value: float) -> None:
+        self.last = value
+
+    def predict_next(self) -> float:
+        return self.factor * self.last
 
 
 def reject_tp_over(size: int) -> Callable[[Sample, Role], int]:
@@ -123,11 +148,12 @@ def plan() -> Callable[..., SweepPlan]:
     def make(
         space: Mapping[str, Any] | None = None,
         engine: FakeEngine | None = None,
+        trace: TraceLoad | None = None,
         **blocks: Any,
     ) -> SweepPlan:
         document = {"search_space": {**SMALL, **(space or {})}, "workload": CLOSED_LOOP, **blocks}
         config = SmartSearchConfig.model_validate(document)
-        return plan_sweep(config, engine or FakeEngine(), None, lambda _: None)
+        return plan_sweep(config, engine or FakeEngine(), trace, lambda _: None)
 
     return make
 
@@ -524,6 +550,34 @@ def test_a_synthetic_workload_needs_no_forecast(plan: Callable[..., SweepPlan]) 
     found = plan({"planner_scaling_policy": ["throughput_600_5", "hybrid_180_5"]}, goal=goal)
     assert found.predictors.best_by_interval == {600: "constant_last", 180: "constant_last"}
     assert found.predictors.reason == "static_workload_constant"
+
+
+def test_a_trace_is_forecast_for_each_interval_and_every_loss_is_described(
+    plan: Callable[..., SweepPlan], tmp_path: Path
+) -> None:
+    path = tmp_path / "a.jsonl"
+    line = {"timestamp": 0, "input_length": 100, "output_length": 20, "hash_ids": [1]}
+    path.write_text(json.dumps(line), encoding="utf-8")
+    trace = TraceLoad(path=str(path), sha256="0" * 64, size_bytes=1, requests=1, total_tokens=120)
+    predictors = ["arima_raw", {"load_predictor": "arima", "load_predictor_log1p": True}]
+    found = plan(
+        {
+            "planner_scaling_policy": ["throughput_600_5", "hybrid_180_5"],
+            "load_predictor_candidates": predictors,
+        },
+        FakeEngine(windows=[SteadyWindow()] * 4),
+        trace,
+        workload={"trace_path": "a.jsonl"},
+        goal={"target": "goodput", "sla": {"ttft_ms": 1.0, "itl_ms": 1.0}},
+    )
+    # The one that doubles is off by log(2) or so everywhere, the other by nothing.
+    assert found.predictors.best_by_interval == dict.fromkeys((600, 180), predictors[1])
+    described = describe_plan(found)["load_predictors"]
+    assert isinstance(described, dict)
+    losses = described["losses"]
+    assert isinstance(losses, dict)
+    assert set(losses) == {"600", "180"}
+    assert json.loads(json.dumps(described)) == described
 
 
 def test_a_kv_load_is_part_of_the_branch(plan: Callable[..., SweepPlan]) -> None:

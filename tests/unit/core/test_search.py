@@ -380,6 +380,7 @@ async def test_a_record_tells_all_of_a_candidate(
     assert timings == {"waited": 0.0, "build": 0.25, "replay": 0.5, "wall": 1.0}
     assert run.branch.evaluation_seconds == 1.0
     assert run.ledger.progress[-1] == ("agg", 1, 1)
+    assert (run.branch.max_rounds, run.branch.target) == (1, 1)
 
 
 async def test_a_failure_is_told_as_one_and_its_record_says_why(

@@ -114,6 +114,11 @@ def test_a_kv_load_is_finite_not_negative_and_ascending(
     assert found == f"workload.kv_load_ratio: {expected}"
 
 
+def test_a_load_that_is_null_is_none(load_blocks: Callable[..., SmartSearchConfig]) -> None:
+    config = load_blocks(workload={**LENGTHS, "concurrency": 3, "kv_load_ratio": None})
+    assert (config.workload.load_field, config.kv_load) == ("concurrency", None)
+
+
 def test_a_range_of_kv_loads_needs_a_pareto_goal(problem_of: Callable[..., str]) -> None:
     found = problem_of(
         workload={**LENGTHS, "kv_load_ratio": [0.0, 1.0]}, goal={"target": "e2e_latency"}
