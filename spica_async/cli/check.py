@@ -11,7 +11,6 @@ from spica_async.cli.inputs import read_inputs
 from spica_async.cli.logs import log_warnings_to_stderr
 from spica_async.cli.tables import plan_view, print_view
 from spica_async.display import make_display
-from spica_async.plan.process import make_plan
 from spica_async.plan.types import SweepPlan
 
 
@@ -27,6 +26,6 @@ def check_command(path: Path) -> None:
 
     async def plan() -> SweepPlan:
         with make_display(inputs.config.goal, progress) as display:
-            return await make_plan(inputs.config, inputs.trace, display.planning)
+            return await inputs.plan(display.planning)
 
     print_view(plan_view(asyncio.run(plan())))

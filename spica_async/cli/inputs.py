@@ -13,16 +13,41 @@ from schemas.messages import TraceLoad
 from spica_async.config import load_config
 from spica_async.errors import InputError
 from spica_async.loads import trace_load
+from spica_async.plan.process import make_plan
+from spica_async.plan.types import Progress, SweepPlan
 from spica_async.planner import filter_scaling_policies
 from spica_async.traces.check import TraceError, check_trace, sorted_copy
 
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """A configuration that is sound in itself, and its trace if it has one."""
+    """A configuration that is sound in itself, and its trace if it has one.
+
+    `longest_request` is the most tokens, input and output together, that one request comes to.
+    """
 
     config: SmartSearchConfig
     trace: TraceLoad | None
+    longest_request: int
+
+    async def plan(self, progress: Progress) -> SweepPlan:
+        """Settle what is searched, in a process of its own.
+
+        Raises:
+            InputError: if nothing can be searched, or no deployment may serve the load.
+            SpicaError: if the engine failed while it was asked.
+        """
+        plan = await make_plan(self.config, self.trace, progress)
+        if self.longest_request > plan.longest_sequence:
+            # The engine would drop such requests and report the means of the others.
+            space, workload = self.config.search_space, self.config.workload
+            field = "workload.trace_path" if workload.is_trace else "workload.isl"
+            limit = "context_length" if space.context_length else "the model's longest sequence"
+            raise InputError(
+                f"{field}: the longest request has {self.longest_request} tokens, "
+                f"{limit} is {plan.longest_sequence}"
+            )
+        return plan
 
 
 def read_inputs(path: Path, note: Callable[[str], None]) -> Inputs:
@@ -38,14 +63,15 @@ def read_inputs(path: Path, note: Callable[[str], None]) -> Inputs:
     config = load_config(path)
     # Asked again by the plan, in a process of its own; here so that a mistake shows at once.
     filter_scaling_policies(config)
-    if config.workload.trace_path is None:
-        return Inputs(config, None)
+    workload = config.workload
+    if workload.trace_path is None:
+        return Inputs(config, None, (workload.isl or 0) + (workload.osl or 0))
     try:
-        facts = check_trace(config.workload.trace_path)
+        facts = check_trace(workload.trace_path)
         if not facts.is_sorted:
             note(f"warning: {facts.path} is not in order of its timestamps; a sorted copy is used")
             copy = sorted_copy(facts.path, user_cache_path("spica-async") / "traces")
             facts = check_trace(copy)
     except TraceError as error:
         raise InputError(f"workload.trace_path: {error}") from None
-    return Inputs(config, trace_load(config.workload, facts))
+    return Inputs(config, trace_load(workload, facts), facts.longest_request)

@@ -22,7 +22,6 @@ from spica_async.cli.tables import print_view, result_view
 from spica_async.display import Display, make_display
 from spica_async.engine.versions import engine_fingerprint, engine_versions
 from spica_async.errors import SpicaError
-from spica_async.plan.process import make_plan
 from spica_async.results import ResultsFolder, new_sweep_id
 from spica_async.sweep import Sweep
 from workers.process import ChildStartError
@@ -60,7 +59,7 @@ async def _run(inputs: Inputs, *, slots: int | None, output: Path, display: Disp
     began = time()
     with display:
         interrupts = _Interrupts()
-        plan = await make_plan(inputs.config, inputs.trace, display.planning)
+        plan = await inputs.plan(display.planning)
         for dropped in plan.dropped:
             display.note(f"left out: {dropped.what}: {dropped.reason}")
         for warning in plan.warnings:

@@ -39,7 +39,8 @@ class TraceError(ValueError):
 class TraceFacts:
     """What a checked trace holds; times in milliseconds, lengths in tokens.
 
-    The two timestamps are the least and the greatest, in whatever order the lines stand.
+    The two timestamps are the least and the greatest, in whatever order the lines stand. The
+    longest request is the one with the most input and output tokens together.
     """
 
     path: Path
@@ -48,6 +49,7 @@ class TraceFacts:
     requests: int
     input_tokens: int
     output_tokens: int
+    longest_request: int
     first_timestamp_ms: float
     last_timestamp_ms: float
     is_sorted: bool
@@ -79,7 +81,7 @@ def check_trace(path: Path, *, block_size: int = BLOCK_SIZE) -> TraceFacts:
             requests or that cannot be read.
     """
     digest = hashlib.sha256()
-    size = requests = input_tokens = output_tokens = 0
+    size = requests = input_tokens = output_tokens = longest = 0
     first, last, previous = math.inf, -math.inf, -math.inf
     is_sorted = True
     for number, line in _lines(path):
@@ -91,6 +93,7 @@ def check_trace(path: Path, *, block_size: int = BLOCK_SIZE) -> TraceFacts:
         requests += 1
         input_tokens += request.input_length
         output_tokens += request.output_length
+        longest = max(longest, request.input_length + request.output_length)
         is_sorted = is_sorted and request.timestamp_ms >= previous
         previous = request.timestamp_ms
         first = min(first, previous)
@@ -104,6 +107,7 @@ def check_trace(path: Path, *, block_size: int = BLOCK_SIZE) -> TraceFacts:
         requests=requests,
         input_tokens=input_tokens,
         output_tokens=output_tokens,
+        longest_request=longest,
         first_timestamp_ms=first,
         last_timestamp_ms=last,
         is_sorted=is_sorted,

@@ -66,7 +66,7 @@ class SynthConfig:
     duration_seconds: float = 600.0
     mean_input_length: float = 12_000.0
     mean_output_length: float = 350.0
-    max_input_length: int = 131_072
+    max_input_length: int = 120_000
     max_output_length: int = 2_000
     burst_factor: float = 2.0
     prefix_sharing: float = 0.4

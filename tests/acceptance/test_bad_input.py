@@ -65,6 +65,7 @@ FROM_THE_ENGINE: list[tuple[str, dict[str, Any], list[str]]] = [
         },
         ["parallel_configs[0]", "agg vllm", "agg sglang", "dense"],
     ),
+    ("request too long", {"workload__isl": 4090}, ["workload.isl", "4122", "4096"]),
     (
         "planner field",
         {

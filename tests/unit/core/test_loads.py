@@ -21,6 +21,7 @@ FACTS = TraceFacts(
     requests=7,
     input_tokens=12_000,
     output_tokens=345,
+    longest_request=4000,
     first_timestamp_ms=0.0,
     last_timestamp_ms=1.0,
     is_sorted=True,

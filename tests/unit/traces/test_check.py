@@ -52,6 +52,7 @@ def test_facts_of_a_trace(tmp_path: Path) -> None:
         requests=3,
         input_tokens=2050,
         output_tokens=12,
+        longest_request=1032,
         first_timestamp_ms=500.0,
         last_timestamp_ms=2000.5,
         is_sorted=True,
