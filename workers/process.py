@@ -167,47 +167,42 @@ class ChildProcess:
 class _ExitProtocol(asyncio.SubprocessProtocol):
     """Ends the reading side on exit: what the child started may hold the channel's other end."""
 
-    def __init__(self) -> None:
+    def __init__(self, reader: asyncio.StreamReader) -> None:
         self.exited = asyncio.Event()
-        self.reader: asyncio.StreamReader | None = None
+        self._reader = reader
 
     def process_exited(self) -> None:
         self.exited.set()
-        if self.reader is not None:
-            self.reader.feed_eof()
+        self._reader.feed_eof()
 
 
 async def spawn_child(settings: ChildSettings, log_path: Path | None) -> ChildProcess:
     """Start a child; `ChildProcess.ready` tells when it has imported its evaluator."""
     loop = asyncio.get_running_loop()
-    arguments = [settings.evaluator, *([settings.warm_up] if settings.warm_up else [])]
-    with ExitStack() as on_failure:
-        ours, theirs = socket.socketpair()
+    ours, theirs = socket.socketpair()
+    with ExitStack() as handed_over, ExitStack() as on_failure:
+        handed_over.callback(theirs.close)
         on_failure.callback(ours.close)
-        with ExitStack() as handed_over:
-            handed_over.callback(theirs.close)
-            output: int = subprocess.DEVNULL
-            if log_path is not None:
-                output = handed_over.enter_context(log_path.open("ab")).fileno()
-            transport, protocol = await loop.subprocess_exec(
-                _ExitProtocol,
-                # -P: the folder that the worker was started in must not shadow any module.
-                *(sys.executable, "-P", "-X", "faulthandler", "-m", "workers.child"),
-                str(theirs.fileno()),
-                *arguments,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                pass_fds=(theirs.fileno(),),
-                start_new_session=True,
-                env=_environment(settings),
-            )
-        on_failure.callback(transport.close)
+        output: int = subprocess.DEVNULL
+        if log_path is not None:
+            output = handed_over.enter_context(log_path.open("ab")).fileno()
         reader, writer = await asyncio.open_connection(sock=ours, limit=MAX_MESSAGE_BYTES)
+        on_failure.callback(writer.close)
+        # Last of all that waits: cancelled in here, asyncio kills and reaps the process itself.
+        transport, protocol = await loop.subprocess_exec(
+            lambda: _ExitProtocol(reader),
+            # -P: the folder that the worker was started in must not shadow any module.
+            *(sys.executable, "-P", "-X", "faulthandler", "-m", "workers.child"),
+            *(str(theirs.fileno()), settings.evaluator),
+            *([] if settings.warm_up is None else [settings.warm_up]),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            pass_fds=(theirs.fileno(),),
+            start_new_session=True,
+            env=_environment(settings),
+        )
         on_failure.pop_all()
-    protocol.reader = reader
-    if protocol.exited.is_set():
-        reader.feed_eof()
     return ChildProcess(settings, transport, protocol.exited, reader, writer)
 
 

@@ -151,10 +151,15 @@ class Supervisor:
 
     async def _drain(self, tasks: Sequence[asyncio.Task[None]], consumer: Consumer) -> NoReturn:
         await consumer.stop()
-        for slot, task in zip(self._slots, tasks, strict=True):
-            if slot.index not in self._working:
-                task.cancel()
-        await asyncio.wait(tasks, timeout=self._drain_seconds)
+        busy = [tasks[index] for index in self._working]
+        idle = [task for task in tasks if task not in busy]
+        for task in idle:
+            task.cancel()
+        if busy:
+            await asyncio.wait(busy, timeout=self._drain_seconds)
+        # These first: a second cancellation would disturb the end of a child's start.
+        if idle:
+            await asyncio.wait(idle)
         # The way to cancel what is left in a task group.
         raise _StoppedError
 

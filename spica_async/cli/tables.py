@@ -14,11 +14,13 @@ from schemas.results import RankedCandidate, SweepResult
 from spica_async.deployment_text import deployment, differing_knobs, settings, traffic_handling
 from spica_async.plan.describe import describe_parameter
 from spica_async.plan.types import SweepPlan
+from spica_async.scoring import average_gpus
 from spica_async.units import TARGET_UNITS, figure, seconds
 
 _SHOWN = 10
 _PIPE_WIDTH = 200
 _SHOWN_MISSES = 3
+_SAME_GPUS = 0.05
 _MEAN_OF_LEVEL = {
     "ttft_ms": "mean_ttft_ms",
     "itl_ms": "mean_itl_ms",
@@ -90,7 +92,7 @@ def _candidates(
         metrics = candidate.metrics
         table.add_row(
             *(figure(candidate.objectives[target.value]) for target in goal.objectives),
-            str(candidate.used_gpus),
+            _gpus(candidate),
             figure(metrics.get("mean_ttft_ms")),
             figure(metrics.get("mean_itl_ms")),
             figure(metrics.get("output_throughput_tok_s")),
@@ -98,6 +100,14 @@ def _candidates(
             *(texts[index] for texts in described.values()),
         )
     return table
+
+
+def _gpus(candidate: RankedCandidate) -> str:
+    """GPUs of a static deployment; of one that a planner scaled, their average over time."""
+    average = average_gpus(candidate.metrics)
+    if abs(average - candidate.used_gpus) < _SAME_GPUS:
+        return str(candidate.used_gpus)
+    return f"{average:.1f} of {candidate.used_gpus}"
 
 
 def _differences(samples: Sequence[Sample]) -> dict[str, list[str]]:

@@ -7,8 +7,10 @@ and the slow tests replay each entry again, so that another engine version shows
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
+from schemas.goal import PlannerTarget
 from schemas.messages import Sample, SyntheticLoad
 from spica_async.engine.capacity import one_line
 
@@ -20,6 +22,23 @@ _UNSUPPORTED_PHRASES: Final = (
     "unsupported",
     "not implemented",
 )
+UNREPRESENTABLE_SCALARS: Final[Mapping[str, str]] = MappingProxyType(
+    {"offload_batch_size": "the replay copies each block by itself: it has no batches"}
+)
+"""Scalars without a counterpart in the engine, and why: an error where one is set."""
+
+_IGNORED_ALWAYS: Final = {
+    "disk_cache_hit_weight": "the replay has no disk tier, so no block is ever found there",
+}
+_IGNORED_WITHOUT_OFFLOAD: Final = {
+    "host_cache_hit_weight": "the replay offloads KV blocks for vllm alone",
+}
+# Under these targets the planner compares queues and caches with thresholds of its own.
+_WITHOUT_SLA: Final = "the planner reads it under its sla target alone"
+_IGNORED_WITHOUT_SLA: Final = {
+    "planner_fpm_sampling": _WITHOUT_SLA,
+    "planner_load_sensitivity": _WITHOUT_SLA,
+}
 _PROBE_LOAD: Final = SyntheticLoad(isl=128, osl=2, requests=1, concurrency=1)
 _PROBE_OVERRIDES: Final[Mapping[str, Any]] = {
     "router_mode": "round_robin",
@@ -49,6 +68,25 @@ def probe_replay(sample: Sample) -> str | None:
     except Exception as error:  # noqa: BLE001 - see above
         return one_line(error)
     return None
+
+
+def ignored_knobs(
+    backend: str, mode: str, planner_target: PlannerTarget = "sla"
+) -> Mapping[str, str]:
+    """The searchable knobs that this engine version does not hear, and why.
+
+    Args:
+        backend: `vllm`, `sglang` or `trtllm`.
+        mode: `agg` or `disagg`; in this version both hear the same knobs.
+        planner_target: What the planner optimises under the sweep's goal.
+    """
+    del mode
+    ignored = dict(_IGNORED_ALWAYS)
+    if backend != "vllm":
+        ignored |= _IGNORED_WITHOUT_OFFLOAD
+    if planner_target != "sla":
+        ignored |= _IGNORED_WITHOUT_SLA
+    return ignored
 
 
 def is_unsupported(error: BaseException) -> bool:

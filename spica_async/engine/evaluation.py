@@ -79,7 +79,7 @@ def evaluate(request: EvaluationRequest) -> Measurement:
             raise
         return _failed("replay_error", error, build_seconds, time.perf_counter() - built)
     replay_seconds = time.perf_counter() - built
-    fault = _fault(report)
+    fault = _fault(report, request.load)
     if fault is None:
         return Measurement(
             outcome="feasible",
@@ -178,19 +178,29 @@ def _synthetic_arguments(load: SyntheticLoad) -> Arguments:
     return arguments
 
 
-def _fault(report: dict[str, float]) -> tuple[Outcome, Cause, str] | None:
-    """Why a finished replay's report cannot be compared with others; None if it can."""
+def _fault(report: dict[str, float], load: Load) -> tuple[Outcome, Cause, str] | None:
+    """Why a finished replay's report cannot be compared with others; None if it can.
+
+    The engine drops a request whose input a rank's KV cache or the context length cannot hold,
+    and cuts an output short at the context length. It averages over what is left: the more it
+    drops, the better a candidate would look.
+    """
     bad = sorted(key for key, value in report.items() if not math.isfinite(value))
     if bad:
         return "failed", "report_not_finite", f"not finite in the report: {', '.join(bad)}"
     requests, completed = report["num_requests"], report["completed_requests"]
     if completed < requests:
-        # The engine drops a request that a rank's KV cache or the context length cannot hold, and
-        # averages over the others: the more it drops, the better it would look.
         detail = (
             f"{requests - completed:.0f} of {requests:.0f} requests are longer than the KV cache "
             "of a rank or the context length"
         )
+        return "infeasible", "no_kv_room", detail
+    turns = load.turns_per_session if isinstance(load, SyntheticLoad) else 1
+    missing = turns * load.total_tokens - (
+        report["total_input_tokens"] + report["total_output_tokens"]
+    )
+    if missing > 0:
+        detail = f"{missing:.0f} output tokens do not fit into the context length"
         return "infeasible", "no_kv_room", detail
     return None
 

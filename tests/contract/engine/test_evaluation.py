@@ -133,13 +133,27 @@ def test_the_kv_router_writes_nothing(capfd: pytest.CaptureFixture[str]) -> None
     assert capfd.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize("sample", [agg(context_length=1100), agg(**shape(tp=2))])
-def test_requests_that_the_engine_drops_make_a_candidate_infeasible(sample: Sample) -> None:
-    long = synthetic(requests=4, isl=1024 if "context_length" in sample else 2_000_000)
-    measured = evaluate(request(sample, long))
+@pytest.mark.parametrize(
+    ("sample", "isl", "detail"),
+    [
+        (agg(context_length=1000), 1024, "4 of 4 requests are longer"),
+        (agg(), 2_000_000, "4 of 4 requests are longer"),
+        (agg(context_length=1100), 1024, f"{4 * (1024 + 128 - 1100)} output tokens"),
+    ],
+    ids=["input over the context", "input over the cache", "output over the context"],
+)
+def test_a_load_that_the_engine_cuts_makes_a_candidate_infeasible(
+    sample: Sample, isl: int, detail: str
+) -> None:
+    measured = evaluate(request(sample, synthetic(requests=4, isl=isl)))
     assert (measured.outcome, measured.cause) == ("infeasible", "no_kv_room")
     assert measured.report is None
-    assert "4 of 4 requests are longer" in str(measured.detail)
+    assert detail in str(measured.detail)
+
+
+def test_a_load_of_exactly_the_context_length_fits() -> None:
+    measured = evaluate(request(agg(context_length=1152), synthetic(requests=4)))
+    assert measured.outcome == "feasible"
 
 
 @pytest.mark.parametrize(

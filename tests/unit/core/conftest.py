@@ -8,21 +8,23 @@ from typing import Any
 
 import pytest
 import yaml
+from support.deployments import DENSE
 
 from schemas.config import SmartSearchConfig
 from schemas.goal import OptimizationTarget
+from schemas.messages import Sample
 from schemas.search_space import ROLES, Backend, DeploymentMode
 from spica_async.config import load_config
 from spica_async.engine.facts import HardwareFacts, ModelFacts
 from spica_async.errors import InputError
 from spica_async.forecast import LoadPredictorResult
 from spica_async.plan.types import SweepPlan
-from spica_async.sample import SampleContext
+from spica_async.sample import SampleContext, unroll_sample
 from spica_async.scoring import Candidate
-from spica_async.space.branch import BranchSpace
+from spica_async.space.branch import BranchSpace, Selection
 from spica_async.space.capacity import CapacityKey
 from spica_async.space.knobs import Knob, active_knobs
-from spica_async.space.pool import ParallelPool, enumerate_pool
+from spica_async.space.pool import ParallelConfig, ParallelPool, enumerate_pool
 from spica_async.space.shapes import ParallelShape
 
 REQUIRED = {"model_name": "a/model", "hardware_sku": "some_gpu"}
@@ -243,3 +245,29 @@ def make_sweep_plan(
         )
 
     return make
+
+
+@pytest.fixture(scope="session")
+def unroll(
+    make_config: Callable[..., SmartSearchConfig],
+    make_space: Callable[..., BranchSpace],
+    make_context: Callable[..., SampleContext],
+) -> Callable[..., Sample]:
+    """Unroll what a configuration pins, with these knobs chosen."""
+
+    def unroll_pinned(
+        space: Mapping[str, Any] | None = None,
+        *,
+        knobs: Mapping[str, Any] | None = None,
+        config: ParallelConfig = DENSE,
+        backend: Backend = "vllm",
+        **overrides: Any,
+    ) -> Sample:
+        mode: DeploymentMode = "agg" if config is DENSE else "disagg"
+        searched = make_config({"deployment_mode": [mode], **(space or {})})
+        branch = make_space(searched, sizes=(1,))
+        chosen = {knob.name: knob.entries[0] for knob in branch.knobs} | dict(knobs or {})
+        context = make_context(searched, branch, **overrides)
+        return unroll_sample(context, Selection(mode, backend, config, chosen))
+
+    return unroll_pinned
