@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 import structlog
 
 from schemas.envelope import Envelope
+from schemas.events import EvaluationStart, EvaluationStarted
 from schemas.messages import (
     EvaluationCompleted,
     EvaluationRequest,
@@ -34,7 +35,6 @@ from spica_async.bus.port import (
     UnroutableError,
 )
 from spica_async.bus.topology import EVALUATION_STARTED_TOPIC, requests_queue
-from workers.events import EvaluationStart, EvaluationStarted
 from workers.requests import AddressedRequest, Malformation, MalformedRequestError, parse_request
 from workers.settings import ChildSettings, default_slots, memory_share
 from workers.slot import Slot, SlotOutcome, SlotStatistics, mebibytes

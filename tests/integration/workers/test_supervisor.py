@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from schemas.events import EvaluationStarted
 from schemas.messages import (
     EVALUATION_COMPLETED,
     EVALUATION_REQUESTED,
@@ -30,7 +31,6 @@ from spica_async.bus.port import (
     QueueNotFoundError,
 )
 from spica_async.bus.topology import DEAD_QUEUE, declare, requests_queue, results_queue
-from workers.events import EvaluationStarted
 from workers.process import ChildStartError
 from workers.requests import Malformation
 from workers.settings import ChildSettings

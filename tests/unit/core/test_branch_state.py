@@ -251,6 +251,10 @@ def test_enumerated_points_that_all_fail_for_one_cause_end_with_it() -> None:
     state = BranchState(target=2, max_rounds=3, points=6)
     drain(state, lambda _: no_room())
     assert (state.phase, state.attempts) == (Phase.FAILED, 2)
+    # Even if the cause is known with the very last of them.
+    state = BranchState(target=2, max_rounds=1, points=2)
+    drain(state, lambda _: no_room())
+    assert state.phase is Phase.FAILED
 
 
 def test_other_than_the_wanted_number_of_suggestions_is_refused() -> None:

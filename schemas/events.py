@@ -1,4 +1,4 @@
-"""What a worker tells those who watch it."""
+"""What those who watch a sweep or a worker are told."""
 
 from __future__ import annotations
 

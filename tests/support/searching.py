@@ -1,0 +1,245 @@
+"""Whole searches over a bus, with a worker and samplers whose answers are known."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from schemas.messages import (
+    EVALUATION_COMPLETED,
+    EvaluationCompleted,
+    EvaluationRequest,
+    EvaluationRequested,
+    EvaluationResult,
+    Measurement,
+    Sample,
+)
+from schemas.results import CandidateRecord
+from spica_async.bus.memory import MemoryBus
+from spica_async.bus.port import Delivery, Message
+from spica_async.bus.topology import requests_queue
+from spica_async.evaluations import Evaluations
+from spica_async.plan.types import SweepPlan
+from spica_async.proposals import EnumeratedProposer, Proposer, StudyProposer
+from spica_async.sampling.port import SamplerStats
+from spica_async.sampling.types import Suggestion, Trial
+from spica_async.search import BranchSearch, ProposerFactory, Search
+from spica_async.space.branch import BranchSpace
+from spica_async.space.parameters import Assignment, FloatParameter
+
+Measure = Callable[[Sample], Measurement]
+SEARCHED = {
+    "gpu_budget": 8,
+    "agg_max_num_batched_tokens": [8192, 16384, 32768],
+    "agg_max_num_seqs": [256, 512, 1024],
+    "prefill_max_num_seqs": [1, 2, 4],
+}
+
+
+def throughput_of(sample: Sample) -> float:
+    """Some number that differs from sample to sample."""
+    return float(random.Random(json.dumps(sample, sort_keys=True)).randrange(1000))
+
+
+def succeed(sample: Sample) -> Measurement:
+    report = {"output_throughput_tok_s": throughput_of(sample)}
+    return Measurement(outcome="feasible", report=report, build_seconds=0.25, replay_seconds=0.5)
+
+
+def succeed_or_fail(sample: Sample) -> Measurement:
+    if throughput_of(sample) < 250:
+        return Measurement(outcome="failed", cause="replay_error", detail="it broke")
+    return succeed(sample)
+
+
+@dataclass
+class FakeWorker:
+    """Answers requests from `slots` tasks, each in its own time."""
+
+    bus: MemoryBus
+    measure: Measure = succeed
+    slots: int = 1
+    requests: list[EvaluationRequest] = field(default_factory=list)
+    bodies: list[bytes] = field(default_factory=list)
+    gate: asyncio.Semaphore | None = None
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        queue = requests_queue("engine").name
+        async with asyncio.TaskGroup() as group, self.bus.consume(queue, prefetch=100) as consumer:
+
+            async def slot(pace: random.Random) -> None:
+                async for delivery in consumer:
+                    await self._answer(delivery, pace)
+
+            tasks = [group.create_task(slot(random.Random(n))) for n in range(self.slots)]
+            try:
+                yield
+            finally:
+                for task in tasks:
+                    task.cancel()
+
+    async def _answer(self, delivery: Delivery, pace: random.Random) -> None:
+        self.bodies.append(delivery.message.body)
+        request = EvaluationRequested.model_validate_json(delivery.message.body).data
+        self.requests.append(request)
+        if self.gate is not None:
+            await self.gate.acquire()
+        for _ in range(pace.randrange(12)):
+            await asyncio.sleep(0)
+        result = EvaluationResult(
+            evaluation_id=request.evaluation_id,
+            sweep_id=request.sweep_id,
+            worker="fake",
+            measurement=self.measure(request.sample),
+            wall_seconds=1.0,
+        )
+        body = EvaluationCompleted(source="fake", data=result).model_dump_json().encode()
+        assert delivery.message.reply_to is not None
+        await self.bus.publish(
+            delivery.message.reply_to, Message(body, request.evaluation_id, EVALUATION_COMPLETED)
+        )
+        await delivery.ack()
+
+
+@dataclass
+class FakeSampler:
+    """Proposes by chance and by all that it was told, in the order in which it was told it."""
+
+    space: BranchSpace
+    stats: SamplerStats = field(default_factory=SamplerStats)
+    history: list[Trial] = field(default_factory=list)
+    asked: int = 0
+
+    async def ask(self, count: int) -> list[Suggestion]:
+        await asyncio.sleep(0)
+        chance = random.Random(f"{self.asked} {self.history}")
+        first, self.asked = self.asked, self.asked + count
+        return [Suggestion(first + n, self._draw(chance)) for n in range(count)]
+
+    async def tell(self, trials: Sequence[Trial]) -> None:
+        await asyncio.sleep(0)
+        self.history += trials
+
+    def _draw(self, chance: random.Random) -> Assignment:
+        return {
+            p.name: chance.uniform(p.low, p.high)
+            if isinstance(p, FloatParameter)
+            else chance.choice(p.values)
+            for p in self.space.parameters
+        }
+
+
+@dataclass
+class ScriptedSampler:
+    """Proposes what is listed, then fails; `on_tell` runs while it is being told."""
+
+    script: list[Assignment]
+    on_tell: Callable[[Sequence[Trial]], Any] | None = None
+    stats: SamplerStats = field(default_factory=SamplerStats)
+    history: list[Trial] = field(default_factory=list)
+    asked: int = 0
+
+    async def ask(self, count: int) -> list[Suggestion]:
+        first, self.asked = self.asked, self.asked + count
+        return [Suggestion(n, self.script[n]) for n in range(first, self.asked)]
+
+    async def tell(self, trials: Sequence[Trial]) -> None:
+        if self.on_tell is not None:
+            await self.on_tell(trials)
+        self.history += trials
+
+
+@dataclass
+class Ledger:
+    """An observer that keeps everything."""
+
+    records: list[CandidateRecord] = field(default_factory=list)
+    progress: list[tuple[str, int, int]] = field(default_factory=list)
+    on_record: Callable[[CandidateRecord], None] | None = None
+
+    def evaluated(self, record: CandidateRecord) -> None:
+        self.records.append(record)
+        if self.on_record is not None:
+            self.on_record(record)
+
+    def progressed(self, branch: BranchSearch) -> None:
+        self.progress.append((branch.space.mode, branch.state.round, branch.state.attempts))
+
+
+@dataclass
+class Run:
+    """A search that has ended, and all that took part in it."""
+
+    search: Search
+    ledger: Ledger
+    worker: FakeWorker
+    samplers: dict[str, Any]
+
+    @property
+    def branch(self) -> BranchSearch:
+        return self.search.branches[0]
+
+    @property
+    def told(self) -> dict[str, list[Trial]]:
+        return {mode: sampler.history for mode, sampler in self.samplers.items()}
+
+
+async def run_search(
+    plan: SweepPlan,
+    *,
+    slots: int = 1,
+    measure: Measure = succeed,
+    make_sampler: Callable[[BranchSpace], Any] = FakeSampler,
+    enumerate_points: bool = False,
+    started: Callable[[Run, asyncio.Task[None]], Any] | None = None,
+) -> Run:
+    bus = MemoryBus()
+    ledger = Ledger()
+    samplers: dict[str, Any] = {}
+
+    @asynccontextmanager
+    async def open_proposer(space: BranchSpace) -> AsyncIterator[Proposer]:
+        if enumerate_points:
+            yield EnumeratedProposer(space, seed=plan.config.sweep.random_seed)
+            return
+        samplers[space.mode] = make_sampler(space)
+        yield StudyProposer(space, samplers[space.mode])
+
+    async with Evaluations.open(
+        bus,
+        coordinator="sweep",
+        fingerprint="engine",
+        parallel=plan.config.sweep.parallel_evals,
+    ) as evaluations:
+        search = Search(
+            sweep_id="sweep", plan=plan, trace=None, evaluations=evaluations, observer=ledger
+        )
+        run = Run(search, ledger, FakeWorker(bus, measure, slots), samplers)
+        async with run.worker.running():
+            await _drive(run, open_proposer, started)
+    return run
+
+
+async def _drive(
+    run: Run,
+    open_proposer: ProposerFactory,
+    started: Callable[[Run, asyncio.Task[None]], Any] | None,
+) -> None:
+    task = asyncio.ensure_future(run.search.run(open_proposer))
+    if started is not None:
+        started(run, task)
+    try:
+        await task
+    except asyncio.CancelledError:
+        if not task.cancelled():
+            raise
+
+
+def seqs(*values: int) -> list[Assignment]:
+    return [{"agg_max_num_seqs": value} for value in values]

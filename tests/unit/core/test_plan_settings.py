@@ -1,0 +1,204 @@
+"""What a plan makes of settings: those that do nothing, forecasts, and its description."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.planning import FakeEngine, SteadyWindow, plan, refusal
+
+from schemas.messages import TraceLoad
+from spica_async.plan.describe import describe_parameter, describe_plan
+from spica_async.space.parameters import CategoricalParameter, DiscreteParameter, FloatParameter
+
+
+@pytest.mark.parametrize(
+    ("space", "warning"),
+    [
+        ({"decode_max_num_seqs": [512]}, "deployment_mode has no disagg"),
+        ({"prefill_block_size": 32}, "deployment_mode has no disagg"),
+        ({"deployment_mode": ["disagg"], "agg_max_num_seqs": [256]}, "deployment_mode has no agg"),
+        ({"router_temperature": [0.5]}, "router_mode has no kv_router"),
+        ({"prefill_load_scale": [4.0]}, "router_mode has no kv_router"),
+        ({"active_decode_blocks_threshold": 0.5}, "router_mode has no kv_router"),
+        ({"router_mode": ["kv_router"], "host_cache_hit_weight": [0.5]}, "num_g2_blocks is 0"),
+        (
+            {"planner_load_sensitivity": ["aggressive"]},
+            "no planner_scaling_policy that is searched scales",
+        ),
+        ({"min_endpoint": 2}, "no planner_scaling_policy that is searched scales"),
+        (
+            {"planner_scaling_policy": ["load_180_5"], "planner_fpm_sampling": ["small"]},
+            "no planner_scaling_policy that is searched scales by throughput",
+        ),
+        (
+            {"load_predictor_candidates": ["arima_raw"]},
+            "no planner_scaling_policy that is searched scales by throughput",
+        ),
+        ({"moe_backend": "wideep"}, "backend has no sglang"),
+    ],
+    ids=str,
+)
+def test_a_setting_that_cannot_matter_is_warned_of(
+    space: dict[str, Any],
+    warning: str,
+) -> None:
+    name = list(space)[-1]
+    assert f"{name} has no effect: {warning}" in plan(space).warnings
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        {"router_mode": ["kv_router"], "prefill_load_scale": [4.0]},
+        {"planner_scaling_policy": ["load_180_5"], "min_endpoint": 2},
+        {"backend": ["sglang"], "moe_backend": "wideep"},
+    ],
+    ids=str,
+)
+def test_a_setting_that_matters_is_not_warned_of(space: dict[str, Any]) -> None:
+    name = list(space)[-1]
+    assert not any(warning.startswith(name) for warning in plan(space).warnings)
+
+
+def test_a_knob_that_the_engine_ignores_is_an_error_once_it_was_set() -> None:
+    engine = FakeEngine(
+        ignored={
+            ("vllm", "agg"): {"agg_max_num_seqs": "is not replayed", "aic_nextn": "is not used"}
+        }
+    )
+    assert refusal({"agg_max_num_seqs": [512]}, engine) == (
+        "search_space.agg_max_num_seqs: is not replayed; remove it"
+    )
+    every = {"agg_max_num_seqs": [256, 512, 1024]}
+    assert refusal({**every, "aic_nextn": 1}, engine) == (
+        "search_space.aic_nextn: is not used; remove it"
+    )
+    found = plan(every, engine)
+    assert "agg: agg_max_num_seqs is not searched: is not replayed" in found.warnings
+    assert "agg_max_num_seqs" not in {knob.name for knob in found.branches[0].knobs}
+
+
+def test_a_knob_that_one_backend_ignores_stays() -> None:
+    engine = FakeEngine(ignored={("sglang", "agg"): {"agg_max_num_seqs": "is not replayed"}})
+    found = plan({"backend": ["vllm", "sglang"], "agg_max_num_seqs": [256, 512]}, engine)
+    assert "agg_max_num_seqs" in {knob.name for knob in found.branches[0].knobs}
+    assert found.branches[0].ignored == {
+        "vllm": frozenset(),
+        "sglang": frozenset({"agg_max_num_seqs"}),
+    }
+
+
+@pytest.mark.parametrize(
+    ("space", "expected"),
+    [
+        ({"model_name": "unknown"}, "search_space.model_name: model 'unknown' is unknown"),
+        (
+            {"hardware_sku": "unknown"},
+            "search_space.hardware_sku: hardware_sku 'unknown' is unknown; known: some_gpu",
+        ),
+    ],
+)
+def test_an_unknown_model_or_sku_is_refused(space: dict[str, str], expected: str) -> None:
+    assert refusal(space) == expected
+
+
+def test_the_planner_checks_what_is_written_out() -> None:
+    engine = FakeEngine(planner_problem="fpm_sample_bucket_size: no perfect square")
+    custom = {"max_num_fpm_samples": 8, "fpm_sample_bucket_size": 7}
+    assert refusal({"planner_fpm_sampling": ["small", custom]}, engine) == (
+        "search_space.planner_fpm_sampling[1]: fpm_sample_bucket_size: no perfect square"
+    )
+
+
+def test_policies_that_the_goal_rules_out_are_dropped_before_anything_else() -> None:
+    found = plan({"planner_scaling_policy": ["hybrid_180_5", "load_180_5"]})
+    assert found.config.search_space.planner_scaling_policy == ["load_180_5"]
+    assert found.dropped[0].what == "planner_scaling_policy hybrid_180_5"
+    assert found.dropped[0].reason.startswith("throughput scaling plans for an SLA")
+    assert found.predictors.reason == "no_throughput_scaling_candidate"
+
+
+def test_a_synthetic_workload_needs_no_forecast() -> None:
+    goal = {"target": "goodput", "sla": {"ttft_ms": 1.0, "itl_ms": 1.0}}
+    found = plan({"planner_scaling_policy": ["throughput_600_5", "hybrid_180_5"]}, goal=goal)
+    assert found.predictors.best_by_interval == {600: "constant_last", 180: "constant_last"}
+    assert found.predictors.reason == "static_workload_constant"
+
+
+def test_a_trace_is_forecast_for_each_interval_and_every_loss_is_described(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    line = {"timestamp": 0, "input_length": 100, "output_length": 20, "hash_ids": [1]}
+    path.write_text(json.dumps(line), encoding="utf-8")
+    trace = TraceLoad(path=str(path), sha256="0" * 64, size_bytes=1, requests=1, total_tokens=120)
+    predictors = ["arima_raw", {"load_predictor": "arima", "load_predictor_log1p": True}]
+    found = plan(
+        {
+            "planner_scaling_policy": ["throughput_600_5", "hybrid_180_5"],
+            "load_predictor_candidates": predictors,
+        },
+        FakeEngine(windows=[SteadyWindow()] * 4),
+        trace,
+        workload={"trace_path": "a.jsonl"},
+        goal={"target": "goodput", "sla": {"ttft_ms": 1.0, "itl_ms": 1.0}},
+    )
+    # The one that doubles is off by log(2) or so everywhere, the other by nothing.
+    assert found.predictors.best_by_interval == dict.fromkeys((600, 180), predictors[1])
+    described = describe_plan(found)["load_predictors"]
+    assert isinstance(described, dict)
+    losses = described["losses"]
+    assert isinstance(losses, dict)
+    assert set(losses) == {"600", "180"}
+    assert json.loads(json.dumps(described)) == described
+
+
+def test_a_kv_load_is_part_of_the_branch() -> None:
+    lengths = {"isl": 10, "osl": 10, "num_request_ratio": 1}
+    ranged = plan(workload=lengths, goal={"target": "pareto"})
+    assert ranged.branches[0].kv_load == (0.0, 1.0)
+    fixed = plan(workload={**lengths, "kv_load_ratio": 0.5})
+    assert fixed.branches[0].kv_load == 0.5
+
+
+def test_a_plan_is_described_in_plain_values() -> None:
+    batched = {"agg_max_num_batched_tokens": [8192]}
+    found = plan({"gpu_budget": 2, "agg_max_num_seqs": [256, 512], **batched})
+    described = describe_plan(found)
+    assert json.loads(json.dumps(described)) == described
+    assert described["branches"] == [
+        {
+            "mode": "agg",
+            "pool": 3,
+            "pool_by_backend": {"vllm": 3},
+            "distinct_samples": 6,
+            "parameters": {
+                "used_gpu_ratio": "0.5 to 1; starts at 1.0",
+                "agg_num_gpus_per_engine_target": "1, 2 (log); starts at 1",
+                "agg_max_num_seqs": "256, 512 (log)",
+            },
+            "pinned": {
+                "backend": "vllm",
+                "agg_max_num_batched_tokens": 8192,
+                "router_mode": "round_robin",
+                "planner_scaling_policy": "disabled",
+            },
+        }
+    ]
+    assert described["longest_sequence"] == 4096
+    assert described["dropped"] == []
+
+
+@pytest.mark.parametrize(
+    ("parameter", "text"),
+    [
+        (FloatParameter("x", 0.125, 1.0), "0.125 to 1"),
+        (FloatParameter("x", 0.125, 1.0, default=0.5), "0.125 to 1; starts at 0.5"),
+        (DiscreteParameter("x", (1, 2), log=True, default=1), "1, 2 (log); starts at 1"),
+        (DiscreteParameter("x", (0.0, 0.25)), "0, 0.25"),
+        (CategoricalParameter("x", ("ep", "tp"), default="ep"), "ep, tp; starts at ep"),
+    ],
+)
+def test_a_parameter_is_described_by_its_values_and_start(parameter: Any, text: str) -> None:
+    assert describe_parameter(parameter) == text
