@@ -39,6 +39,12 @@ _PLANNER: Final = "dynamo.planner.offline.replay_adapter"
 _WALL_CLOCK_KEYS: Final = frozenset(
     {"wall_time_ms", "processed_tokens_per_s", "processed_output_tokens_per_s"}
 )
+# The planner starts from the engine's performance data, or its target needs none.
+_SEEDED: Final = frozenset({"installed", "not_required"})
+# What tells whether the whole load was served.
+_SERVED_KEYS: Final = frozenset(
+    {"num_requests", "completed_requests", "total_input_tokens", "total_output_tokens"}
+)
 _ENGINE_ARGUMENTS: Final[Mapping[Role, tuple[str, str]]] = {
     "agg": ("extra_engine_args", "num_workers"),
     "prefill": ("prefill_engine_args", "num_prefill_workers"),
@@ -140,6 +146,10 @@ def replay(load: Load, arguments: Arguments) -> dict[str, float]:
         )
     report = dict(flatten(result.summary))
     if result.planner is not None:
+        seeding = result.planner.metadata["bootstrap"]["status"]
+        if seeding not in _SEEDED:
+            # It then scales by load alone, whatever was asked of it, and merely logs that.
+            raise RuntimeError(f"the planner found no performance data to start from: {seeding}")
         report["planner_total_ticks"] = float(result.planner.total_ticks)
     return report
 
@@ -188,6 +198,9 @@ def _fault(report: dict[str, float], load: Load) -> tuple[Outcome, Cause, str] |
     bad = sorted(key for key, value in report.items() if not math.isfinite(value))
     if bad:
         return "failed", "report_not_finite", f"not finite in the report: {', '.join(bad)}"
+    absent = sorted(_SERVED_KEYS - report.keys())
+    if absent:
+        return "failed", "report_incomplete", f"not in the report: {', '.join(absent)}"
     requests, completed = report["num_requests"], report["completed_requests"]
     if completed < requests:
         detail = (

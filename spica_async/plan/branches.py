@@ -104,7 +104,8 @@ class BranchBuilder:
         if pool is None:
             return None
         legal = [b for b in viable if b in pool.backends and len(pool.legal_indices(b))]
-        ignored = {backend: self.engine.ignored_knobs(backend, mode) for backend in legal}
+        target = self.config.goal.target.planner_optimization_target
+        ignored = {b: self.engine.ignored_knobs(b, mode, target) for b in legal}
         knobs, warnings = active_knobs(self.config.search_space, mode, ignored)
         self.warnings += [f"{mode}: {warning}" for warning in warnings]
         return BranchSpace(

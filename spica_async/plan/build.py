@@ -73,7 +73,7 @@ def plan_sweep(
         warnings=_inert_settings(space),
     )
     branches = builder.build()
-    _refuse_ignored(space, branches, engine)
+    _refuse_ignored(config, branches, engine)
     return SweepPlan(
         config=config,
         branches=branches,
@@ -154,14 +154,15 @@ def _is_set(space: SearchSpace, name: str) -> bool:
 
 
 def _refuse_ignored(
-    space: SearchSpace, branches: Iterable[BranchSpace], engine: PlanningEngine
+    config: SmartSearchConfig, branches: Iterable[BranchSpace], engine: PlanningEngine
 ) -> None:
     """Refuse what was written down and would be ignored by every replay of some branch."""
     for branch in branches:
         for name in sorted(frozenset.intersection(*branch.ignored.values())):
-            if _is_set(space, name):
+            if _is_set(config.search_space, name):
                 backend = next(iter(branch.ignored))
-                reason = engine.ignored_knobs(backend, branch.mode)[name]
+                target = config.goal.target.planner_optimization_target
+                reason = engine.ignored_knobs(backend, branch.mode, target)[name]
                 raise InputError(f"search_space.{name}: {reason}; remove it")
 
 

@@ -16,6 +16,7 @@ from typing import Literal
 
 from pydantic import JsonValue
 
+from schemas.goal import PlannerTarget
 from schemas.messages import Sample
 from schemas.search_space import Backend, DeploymentMode, Role
 from spica_async.childproc import HEADER_BYTES, frame, payload_length, take_standard_streams
@@ -55,9 +56,15 @@ class InstalledEngine:
         """See `capability.probe_replay`."""
         return capability.probe_replay(sample)
 
-    def ignored_knobs(self, backend: Backend, mode: DeploymentMode) -> Mapping[str, str]:
+    def ignored_knobs(
+        self, backend: Backend, mode: DeploymentMode, planner_target: PlannerTarget
+    ) -> Mapping[str, str]:
         """See `capability.ignored_knobs`."""
-        return getattr(capability, "ignored_knobs", lambda *_: {})(backend, mode)
+        return capability.ignored_knobs(backend, mode, planner_target)
+
+    def unrepresentable_scalars(self) -> Mapping[str, str]:
+        """See `capability.UNREPRESENTABLE_SCALARS`."""
+        return capability.UNREPRESENTABLE_SCALARS
 
     def check_planner_fields(self, fields: Mapping[str, JsonValue]) -> str | None:
         """See `planner.check_planner_fields`."""

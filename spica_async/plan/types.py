@@ -10,6 +10,7 @@ from typing import Protocol
 from pydantic import JsonValue
 
 from schemas.config import SmartSearchConfig
+from schemas.goal import PlannerTarget
 from schemas.messages import Sample
 from schemas.search_space import Backend, DeploymentMode, Role
 from spica_async.engine.facts import HardwareFacts, ModelFacts
@@ -81,8 +82,13 @@ class PlanningEngine(Protocol):
     def probe_replay(self, sample: Sample) -> str | None:
         """Why the engine cannot replay this backend in this mode, or None."""
 
-    def ignored_knobs(self, backend: Backend, mode: DeploymentMode) -> Mapping[str, str]:
-        """Knobs and scalars that a replay ignores, and why."""
+    def ignored_knobs(
+        self, backend: Backend, mode: DeploymentMode, planner_target: PlannerTarget
+    ) -> Mapping[str, str]:
+        """Knobs that a replay ignores, and why."""
+
+    def unrepresentable_scalars(self) -> Mapping[str, str]:
+        """Scalars that a replay has no counterpart of, and why."""
 
     def check_planner_fields(self, fields: Mapping[str, JsonValue]) -> str | None:
         """What the planner's own configuration class says against these fields, or None."""

@@ -49,8 +49,8 @@ class Knob:
             values = tuple(
                 sorted(entry for entry in self.entries if isinstance(entry, int | float))
             )
-            # Limits of the scheduler double from choice to choice; weights start at zero.
-            return DiscreteParameter(self.name, values, log=values[0] > 0 and _is_limit(self.name))
+            # Limits of the scheduler double from choice to choice; most weights start at zero.
+            return DiscreteParameter(self.name, values, log=_is_limit(self.name))
         return CategoricalParameter(self.name, tuple(_label(entry) for entry in self.entries))
 
     def entry(self, value: ParameterValue) -> JsonValue:

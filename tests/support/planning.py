@@ -11,6 +11,7 @@ import pytest
 from pydantic import JsonValue
 
 from schemas.config import SmartSearchConfig
+from schemas.goal import PlannerTarget
 from schemas.messages import Sample, TraceLoad
 from schemas.search_space import Backend, DeploymentMode, Role
 from spica_async.engine.capacity import ShapeRejectedError
@@ -89,8 +90,13 @@ class FakeEngine:
         key = cast("Any", (sample["backend"], sample["deployment_mode"]))
         return self.unsupported.get(key)
 
-    def ignored_knobs(self, backend: Backend, mode: DeploymentMode) -> Mapping[str, str]:
+    def ignored_knobs(
+        self, backend: Backend, mode: DeploymentMode, planner_target: PlannerTarget
+    ) -> Mapping[str, str]:
         return self.ignored.get((backend, mode), {})
+
+    def unrepresentable_scalars(self) -> Mapping[str, str]:
+        return {"offload_batch_size": "there are no batches"}
 
     def check_planner_fields(self, fields: Mapping[str, JsonValue]) -> str | None:
         return self.planner_problem

@@ -216,6 +216,15 @@ def test_a_number_that_is_not_finite_fails_the_report(
     assert measured.report is None
 
 
+def test_a_report_that_does_not_tell_what_was_served_is_incomplete(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(evaluation, "replay", lambda *_: {"num_requests": 1.0})
+    measured = evaluate(request(agg(), SMALL))
+    assert (measured.outcome, measured.cause) == ("failed", "report_incomplete")
+    assert "completed_requests" in str(measured.detail)
+
+
 class PanicException(BaseException):
     """Of the name that PyO3 gives it."""
 

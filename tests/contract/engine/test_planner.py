@@ -81,6 +81,27 @@ def test_a_predictor_follows_a_constant_series(name: str, points: int) -> None:
     assert predictor.predict_next() == pytest.approx(50.0, rel=0.01)
 
 
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"load_predictor_log1p": True},
+        {"kalman_q_level": 10.0},
+        {"kalman_q_trend": 1.0},
+        {"kalman_r": 5.0},
+        {"kalman_min_points": 9},
+    ],
+)
+def test_each_field_of_a_predictor_changes_its_forecast(field: dict[str, Any]) -> None:
+    default = expand_load_predictor("kalman_default_raw")
+    forecasts = []
+    for fields in (default, default | field):
+        predictor = make_predictor(fields, 180)
+        for value in (10.0, 40.0, 20.0, 80.0, 30.0, 90.0):
+            predictor.add_data_point(value)
+        forecasts.append(predictor.predict_next())
+    assert forecasts[0] != forecasts[1]
+
+
 @pytest.mark.slow
 def test_the_other_families_predict_from_a_short_series() -> None:
     for name in ("arima_raw", "prophet_w20_log1p"):

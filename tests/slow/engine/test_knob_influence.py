@@ -149,6 +149,8 @@ TIGHTER = SLATarget(ttft_ms=2000, itl_ms=12)
 LOAD = minimax(**scaled("load_180_5"))
 THROUGHPUT = minimax(**scaled("throughput_180_5"))
 HYBRID = minimax(**scaled("hybrid_180_5"))
+EACH_MINUTE = {**THROUGHPUT, "throughput_adjustment_interval_seconds": 60}
+KALMAN = {**EACH_MINUTE, "load_predictor": "kalman"}
 PREFILL_SCALED = disagg(prefill_replicas=3, gpu_budget=16, **scaled("load_180_5", "throughput"))
 PLANNER_CASES = [
     Case(LOAD, "enable_load_scaling", ON, OFF, "some minutes", GPU_HOURS, TIGHT),
@@ -169,6 +171,9 @@ PLANNER_CASES = [
     Case(LOAD, "load_scaling_down_sensitivity", 70, 80, "some minutes", GPU_HOURS, TIGHTER),
     Case(LOAD, "startup_time", None, 120.0, "some minutes", GPU_HOURS, TIGHT),
     Case(LOAD, "gpu_budget", 32, 64, "some minutes", GPU_HOURS, TIGHT),
+    Case(EACH_MINUTE, "load_predictor", "constant", "kalman", "some minutes", GPU_HOURS, TIGHT),
+    Case(KALMAN, "kalman_min_points", 5, 3, "some minutes", GPU_HOURS, TIGHT),
+    Case(EACH_MINUTE, "load_min_observations", 1, 30, "some minutes", GPU_HOURS, TIGHT),
     Case(PREFILL_SCALED, "context_length", None, 131_072, "a few minutes"),
 ]
 HEARD = [
@@ -188,6 +193,7 @@ ROUND_ROBIN = [
     Case(disagg(decode_tp=2), "decode_max_num_batched_tokens", 8192, 16_384, "many in flight"),
 ]
 LOOPS_APART = [
+    Case(THROUGHPUT, "max_num_fpm_samples", 32, 128, "some minutes", GPU_HOURS, TIGHT),
     Case(THROUGHPUT, "load_scaling_down_sensitivity", 70, 90, "some minutes", GPU_HOURS, TIGHT),
     Case(THROUGHPUT, "load_min_observations", 3, 8, "some minutes", GPU_HOURS, TIGHT),
     Case(

@@ -65,11 +65,14 @@ def entries_of(knob: str) -> list[Any]:
 
 @st.composite
 def search_spaces(draw: st.DrawFn) -> dict[str, Any]:
-    """A few knobs with two or three of their entries, and the others pinned."""
+    """Routers, policies and a few other knobs with some of their entries; the rest is pinned."""
     chosen: dict[str, Any] = {}
-    for knob in draw(st.lists(st.sampled_from(KNOBS), max_size=5, unique=True)):
-        some = st.lists(st.sampled_from(range(len(entries_of(knob)))), min_size=1, max_size=3)
-        chosen[knob] = [entries_of(knob)[index] for index in sorted(set(draw(some)))]
+    others = [knob for knob in KNOBS if knob not in ("router_mode", "planner_scaling_policy")]
+    few = draw(st.lists(st.sampled_from(others), max_size=4, unique=True))
+    for knob in ("router_mode", "planner_scaling_policy", *few):
+        positions = st.integers(0, len(entries_of(knob)) - 1)
+        some = draw(st.sets(positions, min_size=1, max_size=3))
+        chosen[knob] = [entries_of(knob)[position] for position in sorted(some)]
     if draw(st.booleans()):
         chosen |= {"num_g2_blocks": 8, "kv_bytes_per_token": 1024}
     chosen["backend"] = draw(st.sampled_from([["vllm"], ["sglang", "vllm"]]))
@@ -125,6 +128,54 @@ def test_enumeration_finds_every_distinct_sample_once(
         assignment = {p.name: data.draw(values_of(p)) for p in space.parameters}
         selection, _ = space.select(assignment)
         assert sample_key(unroll_sample(context, selection)) in expected
+
+
+@pytest.mark.parametrize(
+    ("knobs", "count"),
+    [
+        # Round robin has no weights: one choice beside two times three.
+        (
+            {
+                "router_mode": ["round_robin", "kv_router"],
+                "overlap_score_credit": [0.0, 1.0],
+                "router_temperature": [0.0, 0.5, 1.0],
+            },
+            1 + 6,
+        ),
+        # No planner, load scaling with a sensitivity, throughput scaling with a sampling too.
+        (
+            {
+                "planner_scaling_policy": ["disabled", "load_180_5", "throughput_180_5"],
+                "planner_load_sensitivity": ["aggressive", "default", "conservative"],
+                "planner_fpm_sampling": ["small", "fine"],
+            },
+            1 + 3 + 6,
+        ),
+        # One and the same, written in several ways.
+        (
+            {
+                "planner_scaling_policy": [
+                    "load_180_5",
+                    *WRITTEN_OUT["planner_scaling_policy"][:2],
+                ],
+                "planner_load_sensitivity": [
+                    "default",
+                    WRITTEN_OUT["planner_load_sensitivity"][0],
+                ],
+            },
+            1,
+        ),
+        ({"agg_max_num_seqs": [256, 512], "agg_max_num_batched_tokens": [8192, 16384]}, 4),
+    ],
+)
+def test_only_what_is_active_is_counted(
+    make_config: Callable[..., SmartSearchConfig],
+    make_space: Callable[..., BranchSpace],
+    knobs: dict[str, Any],
+    count: int,
+) -> None:
+    # Replicas of one and two make two configurations.
+    assert make_space(make_config(knobs)).distinct_selections == 2 * count
 
 
 def test_parameters_are_the_load_the_latent_shape_and_every_knob_with_a_choice(

@@ -198,3 +198,10 @@ def test_composites_under_a_policy_are_part_of_what_it_does() -> None:
         for entry in ("default", written, "small")
     )
     assert preset == mapping != small
+
+
+def test_the_order_in_which_a_policy_is_written_changes_nothing() -> None:
+    written = policy("throughput", throughput=240)
+    assert planner_effect({"planner_scaling_policy": written}) == planner_effect(
+        {"planner_scaling_policy": dict(reversed(written.items()))}
+    )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import cast
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from support.planning import ROOMY, FakeEngine, configs, plan, refusal, reject_tp_over
 
 from spica_async.plan.types import Dropped
@@ -248,3 +250,25 @@ def test_a_pin_at_a_limit_is_legal(replicas: int) -> None:
     space = {"min_gpu_budget": 2, "parallel_configs": [{"tp": 2, "replicas": replicas}]}
     pool = plan(space).branches[0].pool
     assert pool[0] == ParallelConfig((("agg", RoleDeployment(ParallelShape(2), replicas)),))
+
+
+pins = st.fixed_dictionaries({"tp": st.sampled_from([1, 2, 4, 8]), "replicas": st.integers(1, 4)})
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(pins, min_size=1, max_size=4), st.integers(1, 16), st.integers(1, 16))
+def test_no_pin_leaves_the_limits(menu: list[dict[str, int]], one: int, other: int) -> None:
+    low, high = sorted((one, other))
+    space = {"parallel_configs": menu, "min_gpu_budget": low, "gpu_budget": high}
+    used = [pin["tp"] * pin["replicas"] for pin in menu]
+    outside = [index for index, gpus in enumerate(used) if not low <= gpus <= high]
+    if outside:
+        index = outside[0]
+        assert refusal(space) == (
+            f"search_space.parallel_configs[{index}]: "
+            f"uses {used[index]} GPUs, allowed are {low} to {high}"
+        )
+    else:
+        pool = plan(space).branches[0].pool
+        assert len(pool) == len({tuple(pin.values()) for pin in menu})
+        assert set(pool.used_gpus.tolist()) == set(used)

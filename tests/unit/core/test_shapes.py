@@ -93,6 +93,7 @@ def test_a_moe_models_experts_span_the_whole_worker() -> None:
     problem = width_problem(ParallelShape(4, 2, 2, 2), is_moe=True)
     assert problem == "tp * attention_dp is 8 but moe_tp * moe_ep is 4"
     assert width_problem(ParallelShape(2), is_moe=True) is not None
+    assert width_problem(ParallelShape(2, moe_tp=2, moe_ep=2), is_moe=True) is not None
     for shape in (ParallelShape(1), MIXED_ATTENTION, MIXED_EXPERTS):
         assert width_problem(shape, is_moe=True) is None
 

@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+import pytest
+
+from schemas.search_space import SearchSpace
+from spica_async.engine.capability import UNREPRESENTABLE_SCALARS, ignored_knobs, is_unsupported
+
+
+def test_every_entry_is_a_field_of_the_search_space_and_has_a_reason() -> None:
+    entries = dict(UNREPRESENTABLE_SCALARS)
+    for backend in ("vllm", "sglang", "trtllm"):
+        for mode in ("agg", "disagg"):
+            entries |= ignored_knobs(backend, mode, "throughput")
+    assert set(entries) <= set(SearchSpace.model_fields)
+    assert all(entries.values())
+
+
+def test_what_the_planner_hears_depends_on_its_target() -> None:
+    assert "planner_fpm_sampling" not in ignored_knobs("vllm", "agg", "sla")
+    for target in ("throughput", "latency"):
+        ignored = ignored_knobs("vllm", "agg", target)
+        assert {"planner_fpm_sampling", "planner_load_sensitivity"} <= set(ignored)
+
+
+@pytest.mark.parametrize(
+    ("message", "unsupported"),
+    [
+        ("native_host_offload is supported only for backend=vllm", True),
+        ("native_host_offload does not support aic_nextn", True),
+        ("invalid forward pass perf model config: unsupported moe_backend", True),
+        ("moe_backend override requires backend=sglang", True),
+        ("block_size must be at least two", False),
+        ("failed to open trace file", False),
+    ],
+)
+def test_beyond_the_engine_is_told_from_wrong(
+    message: str,
+    unsupported: bool,  # noqa: FBT001  # a parameter of the test
+) -> None:
+    assert is_unsupported(ValueError(message)) == unsupported
