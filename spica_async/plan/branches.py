@@ -189,9 +189,8 @@ class BranchBuilder:
         self, mode: DeploymentMode, viable: Mapping[Backend, Mapping[Role, set[ParallelShape]]]
     ) -> ParallelPool | None:
         space = self.config.search_space
-        shapes = {b: by_role for b, by_role in viable.items() if all(by_role.values())}
         low, high = space.min_gpu_budget or 1, space.gpu_budget
-        pool = enumerate_pool(ROLES[mode], shapes, gpu_budget=high, min_gpu_budget=low)
+        pool = enumerate_pool(ROLES[mode], viable, gpu_budget=high, min_gpu_budget=low)
         for backend in pool.backends:
             if not len(pool.legal_indices(backend)):
                 reason = f"no replicas of its shapes use {low} to {high} GPUs"

@@ -146,3 +146,47 @@ def test_a_composite_mapping_holds_legal_values(
     expected: str,
 ) -> None:
     assert problem_of(space={knob: [entry]}) == f"search_space.{knob}{expected}"
+
+
+def test_the_presets_are_those_of_the_reference() -> None:
+    def rows(knob: str) -> dict[str, tuple[Any, ...]]:
+        return {name: tuple(row.values()) for name, row in COMPOSITE_PRESETS[knob].items()}
+
+    # Throughput scaling, load scaling, and their intervals in seconds.
+    policies = rows("planner_scaling_policy")
+    assert policies.pop("disabled")[:2] == (False, False)
+    assert policies == {
+        "throughput_180_5": (True, False, 180, 5),
+        "throughput_600_5": (True, False, 600, 5),
+        "load_180_5": (False, True, 180, 5),
+        "load_180_10": (False, True, 180, 10),
+        "hybrid_180_5": (True, True, 180, 5),
+        "hybrid_600_5": (True, True, 600, 5),
+    }
+    # Samples, bucket size.
+    assert rows("planner_fpm_sampling") == {
+        "small": (32, 4),
+        "default": (64, 16),
+        "large": (128, 16),
+        "fine": (128, 64),
+    }
+    # Sensitivity in percent, observations.
+    assert rows("planner_load_sensitivity") == {
+        "aggressive": (70, 3),
+        "default": (80, 5),
+        "conservative": (90, 8),
+    }
+    # Family, log1p; window, or q_level, q_trend, r, points.
+    assert rows("load_predictor_candidates") == {
+        "constant_last": ("constant", False),
+        "arima_raw": ("arima", False),
+        "arima_log1p": ("arima", True),
+        "prophet_w20_raw": ("prophet", False, 20),
+        "prophet_w20_log1p": ("prophet", True, 20),
+        "prophet_w50_raw": ("prophet", False, 50),
+        "prophet_w50_log1p": ("prophet", True, 50),
+        "kalman_default_raw": ("kalman", False, 1.0, 0.1, 10.0, 5),
+        "kalman_default_log1p": ("kalman", True, 1.0, 0.1, 10.0, 5),
+        "kalman_reactive_raw": ("kalman", False, 10.0, 1.0, 5.0, 3),
+        "kalman_reactive_log1p": ("kalman", True, 10.0, 1.0, 5.0, 3),
+    }

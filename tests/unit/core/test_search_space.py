@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from schemas.config import SmartSearchConfig
-from schemas.search_space import COMPOSITE_PRESETS, SEARCH_CHOICES
+from schemas.search_space import COMPOSITE_PRESETS, SEARCH_CHOICES, PinnedShape, SearchSpace
 
 REQUIRED: dict[str, Any] = {"model_name": "a/model", "hardware_sku": "some_gpu"}
 AGG = {"deployment_mode": ["agg"]}
@@ -290,3 +290,14 @@ def test_limits_themselves_are_legal(
 ) -> None:
     config = load_blocks(space=space)
     assert config.search_space.model_fields_set == {*REQUIRED, *space}
+
+
+def test_a_program_may_pin_shapes_that_are_already_built() -> None:
+    shape = PinnedShape(tp=2)
+    space = SearchSpace(
+        model_name="a/model",
+        hardware_sku="some_gpu",
+        deployment_mode=["agg"],
+        parallel_configs=[shape],
+    )
+    assert space.parallel_configs == [shape]
