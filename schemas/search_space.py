@@ -259,6 +259,11 @@ class SearchSpace(ConfigModel):
     planner_load_sensitivity: list[_Composite] = _all("planner_load_sensitivity")
     load_predictor_candidates: list[_Composite] = _all("load_predictor_candidates")
 
+    def is_set(self, name: str) -> bool:
+        """Whether a setting differs from its default, which a resolved configuration spells out."""
+        default = type(self).model_fields[name].get_default(call_default_factory=True)
+        return bool(getattr(self, name) != default)
+
     @field_validator(*SEARCH_CHOICES, mode="before")
     @classmethod
     def _validate_search_choices(cls, value: object, info: ValidationInfo) -> object:

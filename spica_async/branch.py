@@ -11,9 +11,10 @@ measured, and not on which replay happened to end first.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
@@ -164,13 +165,13 @@ class BranchState:
 
     @property
     def tally(self) -> Counter[Outcome]:
-        """Unique samples by outcome, those of finished waves."""
-        return Counter(verdict.outcome for verdict in self._known.values())
+        """Unique samples by outcome, those of the wave under way included."""
+        return Counter(verdict.outcome for verdict in self._verdicts())
 
     @property
     def causes(self) -> Counter[Cause]:
-        """Unique unsuccessful samples by cause, those of finished waves."""
-        return Counter(v.cause for v in self._known.values() if v.cause is not None)
+        """Unique unsuccessful samples by cause, those of the wave under way included."""
+        return Counter(v.cause for v in self._verdicts() if v.cause is not None)
 
     @property
     def sole_failure(self) -> Verdict | None:
@@ -230,6 +231,9 @@ class BranchState:
             KeyError: if its wave has not ended.
         """
         return self._known[key]
+
+    def _verdicts(self) -> Iterator[Verdict]:
+        return itertools.chain(self._known.values(), self._arrived.values())
 
     def _attempts_left(self) -> int:
         if self._points is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from schemas.messages import Sample
 
@@ -45,7 +45,7 @@ def traffic_handling(sample: Sample) -> str:
     """The router and, when one scales, the planner's policy."""
     policy = sample["planner_scaling_policy"]
     if isinstance(policy, dict):
-        policy = "custom policy"
+        policy = _policy(policy)
     router = str(sample["router_mode"])
     return router if policy == "disabled" else f"{router}, {policy}"
 
@@ -67,6 +67,16 @@ def differing_knobs(samples: Sequence[Sample]) -> list[str]:
 def settings(sample: Sample, names: Sequence[str]) -> str:
     """The named knobs of a sample, e.g. `seqs 512, router_temperature 0.2`."""
     return ", ".join(f"{_short(name)} {sample[name]}" for name in names if name in sample)
+
+
+def _policy(fields: Mapping[str, object]) -> str:
+    """A policy without a name, by its loops and their intervals, e.g. `throughput 240 s`."""
+    loops = [
+        f"{loop} {fields[f'{loop}_adjustment_interval_seconds']} s"
+        for loop in ("throughput", "load")
+        if fields[f"enable_{loop}_scaling"]
+    ]
+    return " + ".join(loops) or "disabled"
 
 
 def _role(sample: Sample, prefix: str) -> str:

@@ -30,7 +30,7 @@ def objective(target: OptimizationTarget, value: float) -> str:
 
 def seconds(value: float) -> str:
     """A duration: `12.3 s`, `4 min 05 s`, `2 h 03 min`."""
-    if value < 60:
+    if round(value, 1) < 60:
         return f"{value:.1f} s"
     minutes, rest = divmod(round(value), 60)
     if minutes < 60:

@@ -70,7 +70,8 @@ class BranchBuilder:
         """One branch per viable mode, in the configuration's order.
 
         Raises:
-            InputError: if a pinned configuration is legal for no backend, or no mode is viable.
+            InputError: if a pinned configuration is legal for no backend, a knob was set that no
+                replay hears, or no mode is viable.
         """
         backends = [b for b in self.config.search_space.backend if self._has_performance_data(b)]
         branches = []
@@ -106,8 +107,8 @@ class BranchBuilder:
         legal = [b for b in viable if b in pool.backends and len(pool.legal_indices(b))]
         target = self.config.goal.target.planner_optimization_target
         ignored = {b: self.engine.ignored_knobs(b, mode, target) for b in legal}
-        knobs, warnings = active_knobs(self.config.search_space, mode, ignored)
-        self.warnings += [f"{mode}: {warning}" for warning in warnings]
+        knobs, unheard = active_knobs(self.config.search_space, mode, ignored)
+        self._warn_or_refuse(unheard)
         return BranchSpace(
             mode=mode,
             backend=Knob("backend", tuple(legal)),
@@ -117,6 +118,15 @@ class BranchBuilder:
             kv_load=self.config.kv_load,
             gpu_budget=self.config.search_space.gpu_budget,
         )
+
+    def _warn_or_refuse(self, unheard: Mapping[str, str]) -> None:
+        """A knob that no replay hears is left out, unless somebody meant it to matter."""
+        for name, reason in unheard.items():
+            if self.config.search_space.is_set(name):
+                raise InputError(f"search_space.{name}: {reason}; remove it")
+            warning = f"{name} is not searched: {reason}"
+            if warning not in self.warnings:
+                self.warnings.append(warning)
 
     def _feasible_shapes(
         self, mode: DeploymentMode, backend: Backend, menu: list[ParallelConfig]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from schemas.config import SmartSearchConfig
 from schemas.messages import TraceLoad
 from schemas.presets import expand
@@ -31,7 +29,6 @@ from spica_async.forecast import (
 from spica_async.plan.branches import BranchBuilder
 from spica_async.plan.types import Dropped, PlanningEngine, Progress, SweepPlan
 from spica_async.planner import FilteredPolicies, filter_scaling_policies
-from spica_async.space.branch import BranchSpace
 from spica_async.space.knobs import (
     OFFLOAD_WEIGHTS,
     ROUTER_WEIGHTS,
@@ -63,6 +60,7 @@ def plan_sweep(
     progress(f"facts about {space.model_name} on {space.hardware_sku}")
     model, hardware = _facts(space, engine)
     _check_composites(space, engine)
+    _refuse_unrepresentable(space, engine)
     builder = BranchBuilder(
         config=config,
         engine=engine,
@@ -73,7 +71,6 @@ def plan_sweep(
         warnings=_inert_settings(space),
     )
     branches = builder.build()
-    _refuse_ignored(config, branches, engine)
     return SweepPlan(
         config=config,
         branches=branches,
@@ -143,27 +140,14 @@ def _inert_settings(space: SearchSpace) -> list[str]:
     if "sglang" not in space.backend:
         inert["moe_backend"] = "backend has no sglang"
     return [
-        f"{name} has no effect: {reason}" for name, reason in inert.items() if _is_set(space, name)
+        f"{name} has no effect: {reason}" for name, reason in inert.items() if space.is_set(name)
     ]
 
 
-def _is_set(space: SearchSpace, name: str) -> bool:
-    """Whether a setting says more than its default, which a resolved configuration spells out."""
-    default = SearchSpace.model_fields[name].get_default(call_default_factory=True)
-    return bool(getattr(space, name) != default)
-
-
-def _refuse_ignored(
-    config: SmartSearchConfig, branches: Iterable[BranchSpace], engine: PlanningEngine
-) -> None:
-    """Refuse what was written down and would be ignored by every replay of some branch."""
-    for branch in branches:
-        for name in sorted(frozenset.intersection(*branch.ignored.values())):
-            if _is_set(config.search_space, name):
-                backend = next(iter(branch.ignored))
-                target = config.goal.target.planner_optimization_target
-                reason = engine.ignored_knobs(backend, branch.mode, target)[name]
-                raise InputError(f"search_space.{name}: {reason}; remove it")
+def _refuse_unrepresentable(space: SearchSpace, engine: PlanningEngine) -> None:
+    for name, reason in engine.unrepresentable_scalars().items():
+        if space.is_set(name):
+            raise InputError(f"search_space.{name}: {reason}; remove it")
 
 
 def _forecast(

@@ -75,7 +75,7 @@ def active_knobs(
     space: SearchSpace,
     mode: DeploymentMode,
     ignored: Mapping[Backend, Mapping[str, str]],
-) -> tuple[list[Knob], list[str]]:
+) -> tuple[list[Knob], dict[str, str]]:
     """The knobs of one branch, without those that could not change any of its replays.
 
     Args:
@@ -84,7 +84,8 @@ def active_knobs(
         ignored: for each viable backend, the knobs that its replay ignores and why.
 
     Returns:
-        The knobs, pinned ones included, and a warning for each that the engine ignores.
+        The knobs, pinned ones included; and those left out because every backend ignores them,
+        each with the reason of the first.
     """
     names = [*engine_knob_names(mode), "router_mode"]
     if "kv_router" in space.router_mode:
@@ -92,14 +93,15 @@ def active_knobs(
         if space.num_g2_blocks:
             names += OFFLOAD_WEIGHTS
     names += _planner_names(space.planner_scaling_policy)
-    knobs, warnings = [], []
+    knobs: list[Knob] = []
+    unheard: dict[str, str] = {}
     for name in names:
         reasons = [by_knob[name] for by_knob in ignored.values() if name in by_knob]
         if reasons and len(reasons) == len(ignored):
-            warnings.append(f"{name} is not searched: {reasons[0]}")
-            continue
-        knobs.append(Knob(name, tuple(getattr(space, name))))
-    return knobs, warnings
+            unheard[name] = reasons[0]
+        else:
+            knobs.append(Knob(name, tuple(getattr(space, name))))
+    return knobs, unheard
 
 
 def matching_composites(policy: CompositeEntry) -> list[str]:

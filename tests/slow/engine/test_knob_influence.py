@@ -132,7 +132,7 @@ ROUTER_CASES = [
     Case(ROUTED, "router_mode", "kv_router", "round_robin", "chat"),
     Case(ROUTED, "overlap_score_credit", 1.0, 0.0, "chat"),
     Case(ROUTED, "prefill_load_scale", 0.0, 4.0, "chat"),
-    Case(ROUTED, "prefill_load_scale", 4.0, 32.0, "chat"),
+    Case(ROUTED, "prefill_load_scale", 0.25, 8.0, "chat", "mean_ttft_ms"),
     Case(ROUTED, "router_temperature", 0.0, 0.5, "chat"),
     Case(ROUTED, "router_temperature", 0.0, 1.0, "chat"),
     Case(OFFLOADED, "host_cache_hit_weight", 0.5, 1.0, "many prefixes"),
@@ -155,7 +155,15 @@ PREFILL_SCALED = disagg(prefill_replicas=3, gpu_budget=16, **scaled("load_180_5"
 PLANNER_CASES = [
     Case(LOAD, "enable_load_scaling", ON, OFF, "some minutes", GPU_HOURS, TIGHT),
     Case(HYBRID, "enable_load_scaling", ON, OFF, "a quarter of an hour", GPU_HOURS, SLA),
-    Case(HYBRID, "enable_throughput_scaling", ON, OFF, "a quarter of an hour", GPU_HOURS, SLA),
+    Case(
+        {**HYBRID, "throughput_adjustment_interval_seconds": 60},
+        "enable_throughput_scaling",
+        ON,
+        OFF,
+        "some minutes",
+        GPU_HOURS,
+        TIGHT,
+    ),
     *(
         Case(sample, knob, first, second, "a quarter of an hour", GPU_HOURS, SLA)
         for sample, knob, first, second in (

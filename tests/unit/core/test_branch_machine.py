@@ -133,7 +133,8 @@ class AnyBranch(RuleBasedStateMachine):
         assert all(tell.key in self.finished for tell in self.told)
         assert self.round_attempts <= 11 * self.target
         assert {key: state.verdict(key) for key in self.finished} == self.finished
-        successes = sum(v.outcome == "feasible" for v in self.finished.values())
+        settled = [*self.finished.values(), *(v for v in self.wave.values() if v is not None)]
+        successes = sum(v.outcome == "feasible" for v in settled)
         assert state.tally["feasible"] == successes <= self.target * self.max_rounds
         assert state.duplicates == len(self.suggestions) - len(self.finished) - len(self.wave)
 

@@ -64,21 +64,20 @@ def test_a_setting_that_matters_is_not_warned_of(space: dict[str, Any]) -> None:
 
 
 def test_a_knob_that_the_engine_ignores_is_an_error_once_it_was_set() -> None:
-    engine = FakeEngine(
-        ignored={
-            ("vllm", "agg"): {"agg_max_num_seqs": "is not replayed", "aic_nextn": "is not used"}
-        }
-    )
+    engine = FakeEngine(ignored={("vllm", "agg"): {"agg_max_num_seqs": "is not replayed"}})
     assert refusal({"agg_max_num_seqs": [512]}, engine) == (
         "search_space.agg_max_num_seqs: is not replayed; remove it"
     )
-    every = {"agg_max_num_seqs": [256, 512, 1024]}
-    assert refusal({**every, "aic_nextn": 1}, engine) == (
-        "search_space.aic_nextn: is not used; remove it"
-    )
-    found = plan(every, engine)
-    assert "agg: agg_max_num_seqs is not searched: is not replayed" in found.warnings
+    found = plan({"agg_max_num_seqs": [256, 512, 1024]}, engine)
+    assert "agg_max_num_seqs is not searched: is not replayed" in found.warnings
     assert "agg_max_num_seqs" not in {knob.name for knob in found.branches[0].knobs}
+
+
+def test_a_scalar_without_a_counterpart_in_the_engine_is_an_error() -> None:
+    offload = {"num_g2_blocks": 10, "kv_bytes_per_token": 8, "offload_batch_size": 2}
+    assert refusal(offload, FakeEngine()) == (
+        "search_space.offload_batch_size: there are no batches; remove it"
+    )
 
 
 def test_a_knob_that_one_backend_ignores_stays() -> None:

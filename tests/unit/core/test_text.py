@@ -89,9 +89,17 @@ def test_traffic_handling_is_the_router_and_a_policy_that_scales() -> None:
     assert traffic_handling(AGG | {"planner_scaling_policy": "load_180_5"}) == (
         "kv_router, load_180_5"
     )
-    assert traffic_handling(AGG | {"planner_scaling_policy": {"a": 1}}) == (
-        "kv_router, custom policy"
+    own = {
+        "enable_throughput_scaling": True,
+        "enable_load_scaling": True,
+        "throughput_adjustment_interval_seconds": 240,
+        "load_adjustment_interval_seconds": 5,
+    }
+    assert traffic_handling(AGG | {"planner_scaling_policy": own}) == (
+        "kv_router, throughput 240 s + load 5 s"
     )
+    static = own | {"enable_throughput_scaling": False, "enable_load_scaling": False}
+    assert traffic_handling(AGG | {"planner_scaling_policy": static}) == "kv_router"
 
 
 def test_only_knobs_that_differ_and_are_not_told_otherwise_are_listed() -> None:
