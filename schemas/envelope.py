@@ -27,3 +27,9 @@ class Envelope(MessageModel, Generic[DataT]):
     datacontenttype: Literal["application/json"] = "application/json"
     dataschema: str | None = None
     data: DataT
+
+
+class EnvelopeSubject(MessageModel):
+    """The one attribute that tells what a message is about when its data cannot be read."""
+
+    subject: str

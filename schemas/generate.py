@@ -9,6 +9,7 @@ from typing import Final
 from pydantic import BaseModel
 
 from schemas.config import SmartSearchConfig
+from schemas.events import EvaluationStarted
 from schemas.messages import EvaluationCompleted, EvaluationRequested
 from schemas.results import CandidateRecord, SweepResult
 
@@ -17,6 +18,7 @@ PUBLISHED: Final[tuple[type[BaseModel], ...]] = (
     SmartSearchConfig,
     EvaluationRequested,
     EvaluationCompleted,
+    EvaluationStarted,
     CandidateRecord,
     SweepResult,
 )

@@ -30,6 +30,7 @@ Cause = Literal[
     "child_died",
     "report_incomplete",
     "report_not_finite",
+    "result_malformed",
 ]
 
 

@@ -12,12 +12,14 @@ from typing import Self
 import structlog
 from pydantic import ValidationError
 
+from schemas.envelope import EnvelopeSubject
 from schemas.messages import (
     EVALUATION_COMPLETED,
     EvaluationCompleted,
     EvaluationRequest,
     EvaluationRequested,
     EvaluationResult,
+    Measurement,
 )
 from spica_async.bus.port import Bus, Delivery, Message
 from spica_async.bus.topology import declare, requests_queue, results_queue
@@ -107,6 +109,7 @@ class Evaluations:
             envelope = EvaluationCompleted.model_validate_json(delivery.message.body)
         except ValidationError as error:
             self._discard(Discarded.MALFORMED, error=f"{error.error_count()} errors")
+            self._fail_subject(delivery.message.body, error)
             await delivery.nack(requeue=False)
             return
         result = envelope.data
@@ -118,6 +121,31 @@ class Evaluations:
         else:
             self._discard(Discarded.UNKNOWN, evaluation=result.evaluation_id)
         await delivery.ack()
+
+    def _fail_subject(self, body: bytes, error: ValidationError) -> None:
+        """End the evaluation that an unreadable result is about: there will be no other."""
+        try:
+            evaluation_id = EnvelopeSubject.model_validate_json(body).subject
+        except ValidationError:
+            return
+        waiting = self._waiting.get(evaluation_id)
+        if waiting is None or waiting.done():
+            return
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(step) for step in first["loc"])
+        waiting.set_result(
+            EvaluationResult(
+                evaluation_id=evaluation_id,
+                sweep_id=self._coordinator,
+                worker="unknown",
+                measurement=Measurement(
+                    outcome="failed",
+                    cause="result_malformed",
+                    detail=f"the worker's result cannot be read: {where}: {first['msg']}",
+                ),
+                wall_seconds=0.0,
+            )
+        )
 
     def _discard(self, reason: Discarded, **context: str) -> None:
         self.discarded[reason] += 1

@@ -166,9 +166,21 @@ async def test_what_is_no_result_goes_to_the_dead_letters(bus: MemoryBus, body: 
         letter = await anext(dead)
         assert letter.message.body == body
         assert evaluations.discarded == {Discarded.MALFORMED: 1}
-        # It ends nothing: the real result is still taken.
+        # It is about nothing that is known, so it ends nothing: the real result is still taken.
         await send(bus, completed())
         await asked
+
+
+async def test_an_unreadable_result_ends_the_evaluation_that_it_is_about(bus: MemoryBus) -> None:
+    async with opened(bus) as (evaluations, requests), asyncio.TaskGroup() as group:
+        asked = group.create_task(evaluations.evaluate(request()))
+        await anext(requests)
+        unreadable = completed().replace(b'"x":1.0', b'"x":NaN')
+        await send(bus, unreadable.replace(b'"subject":null', b'"subject":"one"'))
+        measurement = (await asked).measurement
+    assert (measurement.outcome, measurement.cause) == ("failed", "result_malformed")
+    assert measurement.detail is not None
+    assert "data.measurement.report.x" in measurement.detail
 
 
 async def test_fields_that_a_later_version_adds_are_ignored(bus: MemoryBus) -> None:

@@ -36,7 +36,12 @@ def test_generating_writes_every_schema(tmp_path: Path, monkeypatch: pytest.Monk
     assert {name: schema["title"] for name, schema in written.items()} == {
         name: name
         for name in (
-            *("SmartSearchConfig", "EvaluationRequested", "EvaluationCompleted"),
+            *(
+                "SmartSearchConfig",
+                "EvaluationRequested",
+                "EvaluationCompleted",
+                "EvaluationStarted",
+            ),
             *("CandidateRecord", "SweepResult"),
         )
     }
