@@ -62,7 +62,8 @@ def told(result: dict[str, Any]) -> str:
     timings, tally = result["timings"], result["tally"]
     return (
         f"{timings['total']:.0f} s for {tally['feasible']} candidates of {tally['attempts']} "
-        f"suggestions; optimizer {timings['optimizer']:.0f} s, replay {timings['evaluations']:.0f} s"
+        f"suggestions; optimizer {timings['optimizer']:.0f} s, "
+        f"replay {timings['evaluations']:.0f} s"
     )
 
 
