@@ -57,7 +57,7 @@ class SyntheticLoad(MessageModel):
     kind: Literal["synthetic"] = "synthetic"
     isl: int = Field(ge=1, description="input tokens per request")
     osl: int = Field(ge=1, description="output tokens per request")
-    requests: int = Field(ge=1)
+    requests: int = Field(ge=1, description="sessions, of `turns_per_session` requests each")
     concurrency: int | None = Field(default=None, ge=1)
     request_rate: float | None = Field(default=None, gt=0, description="requests per second")
     shared_prefix_ratio: float = Field(default=0.0, ge=0, le=1)
@@ -68,7 +68,7 @@ class SyntheticLoad(MessageModel):
     @property
     def total_tokens(self) -> int:
         """Input plus output tokens of all requests."""
-        return self.requests * (self.isl + self.osl)
+        return self.requests * self.turns_per_session * (self.isl + self.osl)
 
 
 Load = Annotated[TraceLoad | SyntheticLoad, Field(discriminator="kind")]

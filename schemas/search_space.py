@@ -333,6 +333,16 @@ class SearchSpace(ConfigModel):
         return self
 
     @model_validator(mode="after")
+    def _validate_block_sizes(self) -> Self:
+        if "disagg" in self.deployment_mode and self.prefill_block_size != self.decode_block_size:
+            raise FieldError(
+                "decode_block_size",
+                f"prefill hands its blocks over as they are: {self.prefill_block_size}, as "
+                "prefill_block_size",
+            )
+        return self
+
+    @model_validator(mode="after")
     def _validate_prefix_caching(self) -> Self:
         if self.decode_enable_prefix_caching:
             raise FieldError(

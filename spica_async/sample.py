@@ -12,7 +12,6 @@ from pydantic import JsonValue
 from schemas.goal import PlannerTarget
 from schemas.messages import Sample
 from schemas.presets import (
-    FPM_SAMPLING_KEYS,
     FPM_SAMPLINGS,
     LOAD_SENSITIVITIES,
     SCALING_POLICIES,
@@ -52,7 +51,8 @@ _ROLE_KNOBS = ("max_num_batched_tokens", "max_num_seqs")
 # Fields of a sample that no replay can depend on: names, and figures derived from other fields.
 _DERIVED = frozenset({"planner_scaling_policy", "kv_load_ratio", "used_gpus"})
 _PLANNER_LIMITS = frozenset({"gpu_budget", "min_gpu_budget", "min_endpoint"})
-_THROUGHPUT_ONLY = frozenset({*FPM_SAMPLING_KEYS, "throughput_adjustment_interval_seconds"})
+# Reactive scaling alone has no use for it. Replays do depend on the FPM fields under it.
+_THROUGHPUT_ONLY = frozenset({"throughput_adjustment_interval_seconds"})
 
 
 @dataclass(frozen=True)
@@ -184,6 +184,9 @@ def _deployment_fields(space: SearchSpace, selection: Selection, *, is_moe: bool
         "num_g2_blocks": space.num_g2_blocks,
     }
     fields |= _given(space, _DEPLOYMENT_SCALARS)
+    if selection.backend != "sglang" or not is_moe:
+        # It chooses a kernel of SGLang's experts, and the engine refuses it anywhere else.
+        fields.pop("moe_backend", None)
     if space.num_g2_blocks:
         fields |= _given(space, _OFFLOAD_SCALARS)
     for role, deployment in selection.config.roles:

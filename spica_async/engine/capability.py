@@ -35,7 +35,7 @@ _IGNORED_WITHOUT_OFFLOAD: Final = {
 }
 # Under these targets the planner compares queues and caches with thresholds of its own.
 _WITHOUT_SLA: Final = "the planner reads it under its sla target alone"
-_IGNORED_WITHOUT_SLA: Final = {
+_UNREAD_WITHOUT_SLA: Final = {
     "planner_fpm_sampling": _WITHOUT_SLA,
     "planner_load_sensitivity": _WITHOUT_SLA,
 }
@@ -70,23 +70,24 @@ def probe_replay(sample: Sample) -> str | None:
     return None
 
 
-def ignored_knobs(
-    backend: str, mode: str, planner_target: PlannerTarget = "sla"
-) -> Mapping[str, str]:
+def ignored_knobs(backend: str, mode: str) -> Mapping[str, str]:
     """The searchable knobs that this engine version does not hear, and why.
 
     Args:
         backend: `vllm`, `sglang` or `trtllm`.
         mode: `agg` or `disagg`; in this version both hear the same knobs.
-        planner_target: What the planner optimises under the sweep's goal.
     """
     del mode
-    ignored = dict(_IGNORED_ALWAYS)
-    if backend != "vllm":
-        ignored |= _IGNORED_WITHOUT_OFFLOAD
-    if planner_target != "sla":
-        ignored |= _IGNORED_WITHOUT_SLA
-    return ignored
+    return _IGNORED_ALWAYS | ({} if backend == "vllm" else _IGNORED_WITHOUT_OFFLOAD)
+
+
+def unread_planner_knobs(planner_target: PlannerTarget) -> Mapping[str, str]:
+    """The planner's knobs that it does not read under a target, and why.
+
+    Args:
+        planner_target: What the planner optimises under the sweep's goal.
+    """
+    return {} if planner_target == "sla" else _UNREAD_WITHOUT_SLA
 
 
 def is_unsupported(error: BaseException) -> bool:

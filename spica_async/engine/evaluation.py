@@ -208,10 +208,7 @@ def _fault(report: dict[str, float], load: Load) -> tuple[Outcome, Cause, str] |
             "of a rank or the context length"
         )
         return "infeasible", "no_kv_room", detail
-    turns = load.turns_per_session if isinstance(load, SyntheticLoad) else 1
-    missing = turns * load.total_tokens - (
-        report["total_input_tokens"] + report["total_output_tokens"]
-    )
+    missing = load.total_tokens - (report["total_input_tokens"] + report["total_output_tokens"])
     if missing > 0:
         detail = f"{missing:.0f} output tokens do not fit into the context length"
         return "infeasible", "no_kv_room", detail

@@ -31,8 +31,4 @@ def estimate_bytes(load: Load) -> int:
         turns = load.turns_per_session
         on_demand = turns > 1
     per_token = _BYTES_PER_TOKEN_ON_DEMAND if on_demand else _BYTES_PER_TOKEN
-    return (
-        _CHILD_BYTES
-        + turns * load.requests * _BYTES_PER_REQUEST
-        + turns * load.total_tokens * per_token
-    )
+    return _CHILD_BYTES + turns * load.requests * _BYTES_PER_REQUEST + load.total_tokens * per_token

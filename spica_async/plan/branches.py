@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from schemas.config import SmartSearchConfig
@@ -106,9 +106,10 @@ class BranchBuilder:
             return None
         legal = [b for b in viable if b in pool.backends and len(pool.legal_indices(b))]
         target = self.config.goal.target.planner_optimization_target
-        ignored = {b: self.engine.ignored_knobs(b, mode, target) for b in legal}
+        unread = self.engine.unread_planner_knobs(target)
+        ignored = {b: {**self.engine.ignored_knobs(b, mode), **unread} for b in legal}
         knobs, unheard = active_knobs(self.config.search_space, mode, ignored)
-        self._warn_or_refuse(unheard)
+        self._warn_or_refuse(unheard, tolerated=unread)
         return BranchSpace(
             mode=mode,
             backend=Knob("backend", tuple(legal)),
@@ -119,10 +120,14 @@ class BranchBuilder:
             gpu_budget=self.config.search_space.gpu_budget,
         )
 
-    def _warn_or_refuse(self, unheard: Mapping[str, str]) -> None:
-        """A knob that no replay hears is left out, unless somebody meant it to matter."""
+    def _warn_or_refuse(self, unheard: Mapping[str, str], tolerated: Container[str]) -> None:
+        """A knob that no replay hears is left out; one that was set is an error.
+
+        What only this goal's planner leaves unread is tolerated: it may stand in the file for
+        another goal.
+        """
         for name, reason in unheard.items():
-            if self.config.search_space.is_set(name):
+            if self.config.search_space.is_set(name) and name not in tolerated:
                 raise InputError(f"search_space.{name}: {reason}; remove it")
             warning = f"{name} is not searched: {reason}"
             if warning not in self.warnings:

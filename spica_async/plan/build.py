@@ -32,8 +32,9 @@ from spica_async.planner import FilteredPolicies, filter_scaling_policies
 from spica_async.space.knobs import (
     OFFLOAD_WEIGHTS,
     ROUTER_WEIGHTS,
+    enables,
     engine_knob_names,
-    matching_composites,
+    scales,
 )
 
 
@@ -56,19 +57,22 @@ def plan_sweep(
     """
     policies = filter_scaling_policies(config)
     space = config.search_space.model_copy(update={"planner_scaling_policy": list(policies.kept)})
-    config = config.model_copy(update={"search_space": space})
     progress(f"facts about {space.model_name} on {space.hardware_sku}")
     model, hardware = _facts(space, engine)
+    # The engine is always told its longest sequence: some of its planner's decisions need it.
+    longest = space.context_length or model.max_context
+    space = space.model_copy(update={"context_length": longest})
+    config = config.model_copy(update={"search_space": space})
     _check_composites(space, engine)
     _refuse_unrepresentable(space, engine)
     builder = BranchBuilder(
         config=config,
         engine=engine,
         is_moe=model.is_moe,
-        longest_sequence=space.context_length or model.max_context,
+        longest_sequence=longest,
         progress=progress,
         dropped=_dropped_policies(policies),
-        warnings=_inert_settings(space),
+        warnings=_inert_settings(space, is_moe=model.is_moe),
     )
     branches = builder.build()
     return SweepPlan(
@@ -79,7 +83,7 @@ def plan_sweep(
         model=model,
         hardware=hardware,
         needs_wide_ep=engine.needs_wide_ep(model, hardware),
-        longest_sequence=builder.longest_sequence,
+        longest_sequence=longest,
         capacity=builder.capacity,
         predictors=_forecast(space, policies, engine, trace, progress),
         backend_versions=builder.backend_versions,
@@ -115,7 +119,7 @@ def _dropped_policies(policies: FilteredPolicies) -> list[Dropped]:
     return [Dropped(f"planner_scaling_policy {names}", policies.reason)]
 
 
-def _inert_settings(space: SearchSpace) -> list[str]:
+def _inert_settings(space: SearchSpace, *, is_moe: bool) -> list[str]:
     """A warning for each setting that was written down and cannot matter beside the others."""
     inert: dict[str, str] = {}
     for mode, roles in ROLES.items():
@@ -130,14 +134,17 @@ def _inert_settings(space: SearchSpace) -> list[str]:
         inert |= dict.fromkeys((*ROUTER_WEIGHTS, *OFFLOAD_WEIGHTS, *ADMISSION_SCALARS), reason)
     elif not space.num_g2_blocks:
         inert |= dict.fromkeys(OFFLOAD_WEIGHTS, "num_g2_blocks is 0")
-    matching = {n for policy in space.planner_scaling_policy for n in matching_composites(policy)}
-    if "planner_load_sensitivity" not in matching:
+    policies = space.planner_scaling_policy
+    if not any(scales(policy) for policy in policies):
         reason = "no planner_scaling_policy that is searched scales"
-        inert |= dict.fromkeys(("planner_load_sensitivity", "min_endpoint"), reason)
-    if "planner_fpm_sampling" not in matching:
+        planner = ("planner_fpm_sampling", "planner_load_sensitivity", "min_endpoint")
+        inert |= dict.fromkeys(planner, reason)
+    if not any(enables(policy, "throughput") for policy in policies):
         reason = "no planner_scaling_policy that is searched scales by throughput"
-        inert |= dict.fromkeys(("planner_fpm_sampling", "load_predictor_candidates"), reason)
-    if "sglang" not in space.backend:
+        inert["load_predictor_candidates"] = reason
+    if not is_moe:
+        inert["moe_backend"] = "the model has no experts"
+    elif "sglang" not in space.backend:
         inert["moe_backend"] = "backend has no sglang"
     return [
         f"{name} has no effect: {reason}" for name, reason in inert.items() if space.is_set(name)

@@ -56,11 +56,13 @@ class InstalledEngine:
         """See `capability.probe_replay`."""
         return capability.probe_replay(sample)
 
-    def ignored_knobs(
-        self, backend: Backend, mode: DeploymentMode, planner_target: PlannerTarget
-    ) -> Mapping[str, str]:
+    def ignored_knobs(self, backend: Backend, mode: DeploymentMode) -> Mapping[str, str]:
         """See `capability.ignored_knobs`."""
-        return capability.ignored_knobs(backend, mode, planner_target)
+        return capability.ignored_knobs(backend, mode)
+
+    def unread_planner_knobs(self, planner_target: PlannerTarget) -> Mapping[str, str]:
+        """See `capability.unread_planner_knobs`."""
+        return capability.unread_planner_knobs(planner_target)
 
     def unrepresentable_scalars(self) -> Mapping[str, str]:
         """See `capability.UNREPRESENTABLE_SCALARS`."""

@@ -82,10 +82,11 @@ class PlanningEngine(Protocol):
     def probe_replay(self, sample: Sample) -> str | None:
         """Why the engine cannot replay this backend in this mode, or None."""
 
-    def ignored_knobs(
-        self, backend: Backend, mode: DeploymentMode, planner_target: PlannerTarget
-    ) -> Mapping[str, str]:
+    def ignored_knobs(self, backend: Backend, mode: DeploymentMode) -> Mapping[str, str]:
         """Knobs that a replay ignores, and why."""
+
+    def unread_planner_knobs(self, planner_target: PlannerTarget) -> Mapping[str, str]:
+        """Knobs of the planner that it does not read under this target, and why."""
 
     def unrepresentable_scalars(self) -> Mapping[str, str]:
         """Scalars that a replay has no counterpart of, and why."""

@@ -16,8 +16,8 @@ from spica_async.space.knobs import (
     PLANNER_COMPOSITES,
     ROUTER_WEIGHTS,
     Knob,
-    matching_composites,
     planner_effect,
+    scales,
 )
 from spica_async.space.parameters import Assignment, FloatParameter, Parameter
 from spica_async.space.pool import ParallelConfig, ParallelPool
@@ -183,8 +183,8 @@ def _planner_choices(knobs: Mapping[str, Knob]) -> list[dict[str, JsonValue]]:
     distinct: dict[str, dict[str, JsonValue]] = {}
     for policy in knobs["planner_scaling_policy"].entries:
         assert isinstance(policy, str | dict)  # noqa: S101  # validated with the configuration
-        names = [name for name in matching_composites(policy) if name in knobs]
-        active = [knobs[name] for name in names]
+        names = PLANNER_COMPOSITES[1:] if scales(policy) else ()
+        active = [knobs[name] for name in names if name in knobs]
         for chosen in _product(active):
             choice: dict[str, JsonValue] = {"planner_scaling_policy": policy, **chosen}
             distinct.setdefault(planner_effect(choice), choice)

@@ -104,11 +104,9 @@ def active_knobs(
     return knobs, unheard
 
 
-def matching_composites(policy: CompositeEntry) -> list[str]:
-    """The planner composites that can change a replay under one scaling policy."""
-    if enables(policy, "throughput"):
-        return ["planner_fpm_sampling", "planner_load_sensitivity"]
-    return ["planner_load_sensitivity"] if enables(policy, "load") else []
+def scales(policy: CompositeEntry) -> bool:
+    """Whether a scaling policy runs any loop, and so the planner at all."""
+    return enables(policy, "throughput") or enables(policy, "load")
 
 
 def planner_effect(choice: Mapping[str, JsonValue]) -> str:
@@ -129,10 +127,8 @@ def planner_effect(choice: Mapping[str, JsonValue]) -> str:
 
 
 def _planner_names(policies: Sequence[CompositeEntry]) -> list[str]:
-    matching = {name for policy in policies for name in matching_composites(policy)}
-    return [
-        name for name in PLANNER_COMPOSITES if name == "planner_scaling_policy" or name in matching
-    ]
+    # Without a planner there is nothing for the others to set.
+    return list(PLANNER_COMPOSITES[: None if any(map(scales, policies)) else 1])
 
 
 def _is_limit(name: str) -> bool:

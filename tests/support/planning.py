@@ -51,6 +51,7 @@ class FakeEngine:
     ignored: Mapping[tuple[Backend, DeploymentMode], Mapping[str, str]] = field(
         default_factory=dict
     )
+    unread_without_sla: Mapping[str, str] = field(default_factory=dict)
     planner_problem: str | None = None
     windows: Sequence[Window] = ()
     asked_for_capacity: list[tuple[str, Role, ParallelShape, int]] = field(default_factory=list)
@@ -90,10 +91,11 @@ class FakeEngine:
         key = cast("Any", (sample["backend"], sample["deployment_mode"]))
         return self.unsupported.get(key)
 
-    def ignored_knobs(
-        self, backend: Backend, mode: DeploymentMode, planner_target: PlannerTarget
-    ) -> Mapping[str, str]:
+    def ignored_knobs(self, backend: Backend, mode: DeploymentMode) -> Mapping[str, str]:
         return self.ignored.get((backend, mode), {})
+
+    def unread_planner_knobs(self, planner_target: PlannerTarget) -> Mapping[str, str]:
+        return {} if planner_target == "sla" else self.unread_without_sla
 
     def unrepresentable_scalars(self) -> Mapping[str, str]:
         return {"offload_batch_size": "there are no batches"}

@@ -32,7 +32,7 @@ from support.engine_samples import (
 
 from schemas.goal import SLATarget
 from schemas.messages import Load, Sample
-from spica_async.engine.capability import ignored_knobs
+from spica_async.engine.capability import ignored_knobs, unread_planner_knobs
 from spica_async.engine.evaluation import evaluate
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -285,8 +285,7 @@ def test_the_table_of_ignored_knobs_names_what_no_replay_heard() -> None:
             "disk_cache_hit_weight",
             "host_cache_hit_weight",
         }
-    assert set(ignored_knobs("vllm", "agg", "latency")) == {
-        "disk_cache_hit_weight",
+    assert set(unread_planner_knobs("latency")) == {
         "planner_fpm_sampling",
         "planner_load_sensitivity",
     }

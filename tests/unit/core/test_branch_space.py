@@ -142,14 +142,14 @@ def test_enumeration_finds_every_distinct_sample_once(
             },
             1 + 6,
         ),
-        # No planner, load scaling with a sensitivity, throughput scaling with a sampling too.
+        # Without a planner its other composites are one choice, with one all of them count.
         (
             {
                 "planner_scaling_policy": ["disabled", "load_180_5", "throughput_180_5"],
                 "planner_load_sensitivity": ["aggressive", "default", "conservative"],
                 "planner_fpm_sampling": ["small", "fine"],
             },
-            1 + 3 + 6,
+            1 + 6 + 6,
         ),
         # One and the same, written in several ways.
         (

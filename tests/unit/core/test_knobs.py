@@ -56,7 +56,10 @@ def test_a_branch_has_the_engine_knobs_of_its_roles(mode: Any) -> None:
             WEIGHTS | OFFLOAD,
         ),
         ({"num_g2_blocks": 1, "kv_bytes_per_token": 8}, set()),
-        ({"planner_scaling_policy": ["load_180_5"]}, {"planner_load_sensitivity"}),
+        (
+            {"planner_scaling_policy": ["load_180_5"]},
+            {"planner_load_sensitivity", "planner_fpm_sampling"},
+        ),
         (
             {"planner_scaling_policy": ["disabled", "throughput_600_5"]},
             {"planner_load_sensitivity", "planner_fpm_sampling"},
@@ -67,7 +70,7 @@ def test_a_branch_has_the_engine_knobs_of_its_roles(mode: Any) -> None:
         ),
         (
             {"planner_scaling_policy": [policy("load", throughput=60)]},
-            {"planner_load_sensitivity"},
+            {"planner_load_sensitivity", "planner_fpm_sampling"},
         ),
         ({"planner_scaling_policy": ["disabled", policy(throughput=60)]}, set()),
     ],

@@ -97,7 +97,7 @@ def test_a_synthetic_load_has_the_workloads_lengths_and_the_samples_concurrency(
 ) -> None:
     load = load_of(make_config(workload={**LENGTHS, **workload}), None, sample)
     assert load == expected
-    assert load.total_tokens == load.requests * 1100
+    assert load.total_tokens == load.requests * load.turns_per_session * 1100
 
 
 def test_a_pareto_workload_without_load_takes_the_samples_concurrency(

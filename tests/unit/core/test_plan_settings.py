@@ -30,14 +30,14 @@ from spica_async.space.parameters import CategoricalParameter, DiscreteParameter
         ),
         ({"min_endpoint": 2}, "no planner_scaling_policy that is searched scales"),
         (
-            {"planner_scaling_policy": ["load_180_5"], "planner_fpm_sampling": ["small"]},
-            "no planner_scaling_policy that is searched scales by throughput",
+            {"planner_fpm_sampling": ["small"]},
+            "no planner_scaling_policy that is searched scales",
         ),
         (
             {"load_predictor_candidates": ["arima_raw"]},
             "no planner_scaling_policy that is searched scales by throughput",
         ),
-        ({"moe_backend": "wideep"}, "backend has no sglang"),
+        ({"moe_backend": "megamoe"}, "the model has no experts"),
     ],
     ids=str,
 )
@@ -54,7 +54,7 @@ def test_a_setting_that_cannot_matter_is_warned_of(
     [
         {"router_mode": ["kv_router"], "prefill_load_scale": [4.0]},
         {"planner_scaling_policy": ["load_180_5"], "min_endpoint": 2},
-        {"backend": ["sglang"], "moe_backend": "wideep"},
+        {"planner_scaling_policy": ["load_180_5"], "planner_fpm_sampling": ["small"]},
     ],
     ids=str,
 )
@@ -71,6 +71,25 @@ def test_a_knob_that_the_engine_ignores_is_an_error_once_it_was_set() -> None:
     found = plan({"agg_max_num_seqs": [256, 512, 1024]}, engine)
     assert "agg_max_num_seqs is not searched: is not replayed" in found.warnings
     assert "agg_max_num_seqs" not in {knob.name for knob in found.branches[0].knobs}
+
+
+def test_a_kernel_for_experts_needs_sglang_and_experts() -> None:
+    def warned(backend: str) -> bool:
+        space = {"backend": [backend], "moe_backend": "megamoe"}
+        return any("moe_backend" in line for line in plan(space, FakeEngine(is_moe=True)).warnings)
+
+    assert warned("vllm")
+    assert not warned("sglang")
+
+
+def test_a_knob_that_the_goals_planner_does_not_read_is_left_out_even_if_it_was_set() -> None:
+    engine = FakeEngine(unread_without_sla={"planner_fpm_sampling": "reads it under sla alone"})
+    space = {"planner_scaling_policy": ["load_180_5"], "planner_fpm_sampling": ["small"]}
+    found = plan(space, engine)
+    assert found.warnings == ("planner_fpm_sampling is not searched: reads it under sla alone",)
+    assert "planner_fpm_sampling" not in {knob.name for knob in found.branches[0].knobs}
+    goal = {"target": "goodput", "sla": {"ttft_ms": 1.0, "itl_ms": 1.0}}
+    assert plan(space, engine, goal=goal).warnings == ()
 
 
 def test_a_scalar_without_a_counterpart_in_the_engine_is_an_error() -> None:

@@ -10,10 +10,11 @@ from support.deployments import DENSE, PAIR
 
 from schemas.config import SmartSearchConfig
 from schemas.messages import Sample
-from spica_async.sample import (
-    static_sample,
-)
+from schemas.search_space import Backend
+from spica_async.sample import static_sample
 from spica_async.space.branch import Selection
+from spica_async.space.pool import ParallelConfig, RoleDeployment
+from spica_async.space.shapes import ParallelShape
 
 Unroll = Callable[..., Sample]
 OFFLOAD = {"num_g2_blocks": 8, "kv_bytes_per_token": 1024, "offload_batch_size": 4}
@@ -83,12 +84,27 @@ def test_scalars_that_are_given_are_written_and_others_are_not(unroll: Unroll) -
         "context_length": 4096,
         "startup_time": 30.0,
         "aic_nextn": 0,
-        "moe_backend": "wideep",
         "agg_block_size": 32,
     }
     sample = unroll(given)
     assert given.items() <= sample.items()
     assert set(unroll()).isdisjoint(set(given) - {"agg_block_size"})
+
+
+@pytest.mark.parametrize(
+    ("backend", "is_moe", "written"),
+    [("sglang", True, True), ("sglang", False, False), ("vllm", True, False)],
+)
+def test_a_kernel_for_experts_is_written_for_sglang_and_a_moe_model_alone(
+    make_config: Callable[..., SmartSearchConfig],
+    backend: Backend,
+    is_moe: bool,  # noqa: FBT001  # a parameter of the test
+    written: bool,  # noqa: FBT001  # a parameter of the test
+) -> None:
+    space = make_config({"backend": [backend], "moe_backend": "megamoe"}).search_space
+    config = ParallelConfig((("agg", RoleDeployment(ParallelShape(2), 1)),))
+    sample = static_sample(space, Selection("agg", backend, config, {}), is_moe=is_moe)
+    assert ("moe_backend" in sample) is written
 
 
 def test_offload_is_written_once_there_are_host_blocks(unroll: Unroll) -> None:

@@ -34,10 +34,6 @@ Unroll = Callable[..., Sample]
                 ]
             },
         ),
-        (
-            {"planner_scaling_policy": ["load_180_5"], "planner_fpm_sampling": ["small"]},
-            {"planner_scaling_policy": ["load_180_5"], "planner_fpm_sampling": ["fine"]},
-        ),
         ({"gpu_budget": 8}, {"gpu_budget": 16, "min_gpu_budget": 2, "min_endpoint": 1}),
         ({"planner_load_sensitivity": ["default"]}, {"planner_load_sensitivity": ["aggressive"]}),
     ],

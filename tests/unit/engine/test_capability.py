@@ -3,23 +3,31 @@ from __future__ import annotations
 import pytest
 
 from schemas.search_space import SearchSpace
-from spica_async.engine.capability import UNREPRESENTABLE_SCALARS, ignored_knobs, is_unsupported
+from spica_async.engine.capability import (
+    UNREPRESENTABLE_SCALARS,
+    ignored_knobs,
+    is_unsupported,
+    unread_planner_knobs,
+)
 
 
 def test_every_entry_is_a_field_of_the_search_space_and_has_a_reason() -> None:
     entries = dict(UNREPRESENTABLE_SCALARS)
     for backend in ("vllm", "sglang", "trtllm"):
         for mode in ("agg", "disagg"):
-            entries |= ignored_knobs(backend, mode, "throughput")
+            entries |= ignored_knobs(backend, mode)
+    entries |= unread_planner_knobs("throughput")
     assert set(entries) <= set(SearchSpace.model_fields)
     assert all(entries.values())
 
 
 def test_what_the_planner_hears_depends_on_its_target() -> None:
-    assert "planner_fpm_sampling" not in ignored_knobs("vllm", "agg", "sla")
+    assert not unread_planner_knobs("sla")
     for target in ("throughput", "latency"):
-        ignored = ignored_knobs("vllm", "agg", target)
-        assert {"planner_fpm_sampling", "planner_load_sensitivity"} <= set(ignored)
+        assert set(unread_planner_knobs(target)) == {
+            "planner_fpm_sampling",
+            "planner_load_sensitivity",
+        }
 
 
 @pytest.mark.parametrize(
