@@ -23,6 +23,7 @@ from spica_async.display import Display, make_display
 from spica_async.engine.versions import engine_fingerprint, engine_versions
 from spica_async.errors import SpicaError
 from spica_async.results import ResultsFolder, new_sweep_id
+from spica_async.space.knobs import scales
 from spica_async.sweep import Sweep
 from workers.process import ChildStartError
 from workers.settings import ChildSettings, default_slots
@@ -30,6 +31,7 @@ from workers.supervisor import Supervisor
 
 _EXIT_CODES: dict[SweepStatus, int] = {"nothing_feasible": 3, "interrupted": EXIT_INTERRUPTED}
 _WARM_UP = "spica_async.engine.evaluation:warm_up"
+_WARM_UP_WITH_PLANNER = "spica_async.engine.evaluation:warm_up_with_planner"
 
 
 def run_sweep_command(path: Path, *, slots: int | None, output: Path, as_json: bool) -> int:
@@ -81,13 +83,19 @@ async def _run(inputs: Inputs, *, slots: int | None, output: Path, display: Disp
             parallel = plan.config.sweep.parallel_evals
             count = min(slots or default_slots(), parallel)
             display.planning(f"starting {count} replay slots")
-            async with _embedded_worker(slots=count, logs=folder.logs) as bus:
+            planner = any(map(scales, plan.config.search_space.planner_scaling_policy))
+            children = ChildSettings(
+                warm_up=_WARM_UP_WITH_PLANNER if planner else _WARM_UP, log_folder=folder.logs
+            )
+            async with _embedded_worker(slots=count, children=children, logs=folder.logs) as bus:
                 interrupts.has_something_to_keep = True
                 return await sweep.run(bus, interrupts.stop)
 
 
 @asynccontextmanager
-async def _embedded_worker(*, slots: int, logs: Path) -> AsyncIterator[Bus]:
+async def _embedded_worker(
+    *, slots: int, children: ChildSettings, logs: Path
+) -> AsyncIterator[Bus]:
     """A worker that lives as long as the context, and the bus that it listens to.
 
     Raises:
@@ -100,7 +108,7 @@ async def _embedded_worker(*, slots: int, logs: Path) -> AsyncIterator[Bus]:
         bus,
         engine_fingerprint=fingerprint,
         slots=slots,
-        children=ChildSettings(warm_up=_WARM_UP, log_folder=logs),
+        children=children,
     )
     try:
         async with asyncio.TaskGroup() as group:

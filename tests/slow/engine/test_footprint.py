@@ -16,8 +16,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 _CHILD = """
 import resource, sys
 from schemas.messages import EvaluationRequest
-from spica_async.engine.evaluation import evaluate, warm_up
-warm_up()
+from spica_async.engine.evaluation import evaluate, warm_up_with_planner
+warm_up_with_planner()
 measured = evaluate(EvaluationRequest.model_validate_json(sys.argv[1]))
 assert measured.outcome == "feasible", measured.detail
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)

@@ -260,6 +260,11 @@ def test_a_number_is_in_its_range_and_nothing_is_coerced(
             }.items()
         ),
         (
+            {"decode_block_size": 32},
+            "decode_block_size: prefill hands its blocks over as they are: 64, as "
+            "prefill_block_size",
+        ),
+        (
             {"decode_enable_prefix_caching": True},
             f"decode_enable_prefix_caching: {NO_DECODE_CACHING}",
         ),
@@ -279,6 +284,7 @@ def test_fields_that_contradict_each_other_name_the_one_to_change(
         {"num_g2_blocks": 8, "kv_bytes_per_token": 1024, "offload_batch_size": 2},
         {"startup_time": 0, "aic_nextn": 0, "agg_gpu_memory_utilization": 1},
         {"decode_enable_prefix_caching": False},
+        {**AGG, "decode_block_size": 32},
         {**AGG, "parallel_configs": [{"tp": size} for size in (1, 2, 4, 8, 16)]},
         {**AGG, "parallel_configs": [{"tp": 2, "attention_dp": 8, "moe_tp": 16, "pp": 1}]},
         {**DISAGG, "parallel_configs": [{"prefill": {"tp": 1}, "decode": {"tp": 2}}]},
