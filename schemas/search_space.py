@@ -337,8 +337,7 @@ class SearchSpace(ConfigModel):
         if "disagg" in self.deployment_mode and self.prefill_block_size != self.decode_block_size:
             raise FieldError(
                 "decode_block_size",
-                f"prefill hands its blocks over as they are: {self.prefill_block_size}, as "
-                "prefill_block_size",
+                f"must be {self.prefill_block_size} as prefill_block_size: blocks are handed over",
             )
         return self
 

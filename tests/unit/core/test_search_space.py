@@ -261,8 +261,7 @@ def test_a_number_is_in_its_range_and_nothing_is_coerced(
         ),
         (
             {"decode_block_size": 32},
-            "decode_block_size: prefill hands its blocks over as they are: 64, as "
-            "prefill_block_size",
+            "decode_block_size: must be 64 as prefill_block_size: blocks are handed over",
         ),
         (
             {"decode_enable_prefix_caching": True},
