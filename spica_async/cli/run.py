@@ -18,7 +18,7 @@ from spica_async.bus.topology import declare, requests_queue
 from spica_async.cli import EXIT_INTERRUPTED
 from spica_async.cli.inputs import Inputs, read_inputs
 from spica_async.cli.logs import log_to_file, log_warnings_to_stderr
-from spica_async.cli.tables import print_view, result_view
+from spica_async.cli.tables import plan_notes, print_view, result_view
 from spica_async.display import Display, make_display
 from spica_async.engine.versions import engine_fingerprint, engine_versions
 from spica_async.errors import SpicaError
@@ -62,10 +62,8 @@ async def _run(inputs: Inputs, *, slots: int | None, output: Path, display: Disp
     with display:
         interrupts = _Interrupts()
         plan = await inputs.plan(display.planning)
-        for dropped in plan.dropped:
-            display.note(f"left out: {dropped.what}: {dropped.reason}")
-        for warning in plan.warnings:
-            display.note(f"warning: {warning}")
+        for note in plan_notes(plan):
+            display.note(note)
         with ResultsFolder.create(output, new_sweep_id()) as folder:
             log_to_file(folder.logs / "coordinator.log")
             folder.write_config(inputs.config)
