@@ -19,15 +19,6 @@ SCALING_POLICY_KEYS: Final = (
 )
 FPM_SAMPLING_KEYS: Final = ("max_num_fpm_samples", "fpm_sample_bucket_size")
 LOAD_SENSITIVITY_KEYS: Final = ("load_scaling_down_sensitivity", "load_min_observations")
-LOAD_PREDICTOR_KEYS: Final = (
-    "load_predictor",
-    "load_predictor_log1p",
-    "prophet_window_size",
-    "kalman_q_level",
-    "kalman_q_trend",
-    "kalman_r",
-    "kalman_min_points",
-)
 LOAD_PREDICTOR_FAMILIES: Final = ("constant", "arima", "prophet", "kalman")
 # Fields that only one family of predictors reads; the defaults are the planner's own.
 LOAD_PREDICTOR_FAMILY_DEFAULTS: Final[Mapping[str, PresetFields]] = MappingProxyType(

@@ -261,8 +261,12 @@ class SearchSpace(ConfigModel):
 
     def is_set(self, name: str) -> bool:
         """Whether a setting differs from its default, which a resolved configuration spells out."""
+        value = getattr(self, name)
         default = type(self).model_fields[name].get_default(call_default_factory=True)
-        return bool(getattr(self, name) != default)
+        if isinstance(value, list):
+            # The order of the entries says nothing.
+            return sorted(map(str, value)) != sorted(map(str, default))
+        return bool(value != default)
 
     @field_validator(*SEARCH_CHOICES, mode="before")
     @classmethod

@@ -96,6 +96,11 @@ class Workload(ConfigModel):
                 "required: a workload is a trace_path, or isl, osl, num_request_ratio and one of "
                 + ", ".join(LOAD_FIELDS),
             )
+        if bool(self.shared_prefix_ratio) != bool(self.num_prefix_groups):
+            one, other = "num_prefix_groups", "shared_prefix_ratio"
+            if self.num_prefix_groups:
+                one, other = other, one
+            raise FieldError(other, f"no effect while {one} is 0")
         if self.inter_turn_delay_ms and self.turns_per_session == 1:
             raise FieldError("inter_turn_delay_ms", "no effect with turns_per_session 1")
         return self

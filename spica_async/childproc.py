@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -32,6 +33,17 @@ def take_standard_streams() -> tuple[BinaryIO, BinaryIO]:
     os.dup2(nowhere, 1)
     os.close(nowhere)
     return requests, answers
+
+
+def exit_with_parent(requests: BinaryIO) -> None:
+    """End this process as soon as the parent closes its end, whatever it is doing by then."""
+
+    def wait_for_end() -> None:
+        while requests.read(HEADER_BYTES):
+            pass
+        os._exit(0)
+
+    threading.Thread(target=wait_for_end, daemon=True).start()
 
 
 def child_environment(**variables: str) -> dict[str, str]:

@@ -20,6 +20,17 @@ from spica_async.search import BranchSearch
 from spica_async.units import figure, objective, seconds
 
 
+class ProgressConsole(Console):
+    """Stderr, whose reader may leave at any time; the sweep goes on without showing itself."""
+
+    def __init__(self) -> None:
+        super().__init__(stderr=True)
+
+    def on_broken_pipe(self) -> None:
+        """Fall silent, where the base class would end the program."""
+        self.quiet = True
+
+
 class Display(Protocol):
     """What shows a sweep, from the first check of the input to the last candidate."""
 

@@ -19,8 +19,19 @@ def keep_traceback(text: str) -> str:
     Returns:
         The error's last line, and where the rest is.
     """
-    with tempfile.NamedTemporaryFile(
-        "w", prefix="spica-async-", suffix=".log", delete=False, encoding="utf-8"
-    ) as file:
-        file.write(text)
-    return f"{text.strip().splitlines()[-1]} (details in {file.name})"
+    last = text.strip().splitlines()[-1]
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", prefix="spica-async-", suffix=".log", delete=False, encoding="utf-8"
+        ) as file:
+            file.write(text)
+    except OSError as error:
+        return f"{last} (no details could be kept: {error.strerror})"
+    return f"{last} (details in {file.name})"
+
+
+def first_cause(error: BaseException) -> BaseException:
+    """The first error of a group of groups, which is what a person can act on."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

@@ -16,7 +16,7 @@ import yaml
 from schemas.config import SmartSearchConfig
 from schemas.results import CandidateRecord, SweepResult
 from schemas.workload import SYNTHETIC_FIELDS, TRACE_FIELDS
-from spica_async.errors import InputError
+from spica_async.errors import InputError, SpicaError
 from spica_async.plan.describe import describe_plan
 from spica_async.plan.types import SweepPlan
 
@@ -76,8 +76,9 @@ class ResultsFolder:
 
     def append(self, record: CandidateRecord) -> None:
         """Add one line, which is on its way to the disk when this returns."""
-        self._candidates.write(record.model_dump_json(exclude_none=True) + "\n")
-        self._candidates.flush()
+        with self._explained():
+            self._candidates.write(record.model_dump_json(exclude_none=True) + "\n")
+            self._candidates.flush()
 
     def write_result(self, result: SweepResult, *, pareto: bool) -> None:
         """Write the ranking or the front, and the summary."""
@@ -89,8 +90,18 @@ class ResultsFolder:
     def _replace(self, name: str, text: str) -> None:
         # Never half a file, whenever it is that we are stopped.
         unfinished = self.path / f".{name}.part"
-        unfinished.write_text(text, encoding="utf-8")
-        os.replace(unfinished, self.path / name)  # noqa: PTH105  # the atomic one
+        with self._explained():
+            unfinished.write_text(text, encoding="utf-8")
+            os.replace(unfinished, self.path / name)  # noqa: PTH105  # the atomic one
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise SpicaError(
+                f"the results cannot be written to {self.path}: {error.strerror or error}"
+            ) from None
 
 
 def _pretty(document: object) -> str:

@@ -111,7 +111,8 @@ class BranchSearch:
         async with asyncio.TaskGroup() as evaluating:
             # The last wave may end while the sampler is still told of duplicates.
             while not (self.state.finished and self._wave_ends.empty()):
-                if self.state.wanted:
+                # A wave that has ended is told before anything more is asked.
+                if self.state.wanted and self._wave_ends.empty():
                     await self._propose(proposer, evaluating)
                 else:
                     await self._tell(proposer, await self._wave_ends.get())

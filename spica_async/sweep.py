@@ -58,7 +58,13 @@ class Sweep:
     planning_seconds: float
 
     async def run(self, bus: Bus, stop: asyncio.Event) -> SweepResult:
-        """Search until every branch has ended or `stop` is set, whichever comes first."""
+        """Search until every branch has ended or `stop` is set, whichever comes first.
+
+        However this ends, what was found until then is written.
+
+        Raises:
+            SpicaError: if the results cannot be written.
+        """
         time = asyncio.get_running_loop().time
         began = time()
         async with Evaluations.open(
@@ -74,14 +80,17 @@ class Sweep:
                 evaluations=evaluations,
                 observer=_Recorder(self.folder, self.display),
             )
-            interrupted = await _run_until(search, self._open_proposer, stop)
-        result = self._result(
-            search,
-            interrupted=interrupted,
-            late=evaluations.discarded[Discarded.LATE],
-            search_seconds=time() - began,
-        )
-        self.folder.write_result(result, pareto=self._is_pareto)
+            interrupted = True
+            try:
+                interrupted = await _run_until(search, self._open_proposer, stop)
+            finally:
+                result = self._result(
+                    search,
+                    interrupted=interrupted,
+                    late=evaluations.discarded[Discarded.LATE],
+                    search_seconds=time() - began,
+                )
+                self.folder.write_result(result, pareto=self._is_pareto)
         return result
 
     @property
@@ -101,7 +110,9 @@ class Sweep:
             objectives=study_objectives(config.goal),
         )
         async with SamplerProcess(
-            study, suggest_timeout_seconds=config.sweep.suggest_timeout_seconds
+            study,
+            suggest_timeout_seconds=config.sweep.suggest_timeout_seconds,
+            log_path=self.folder.logs / f"sampler-{space.mode}.log",
         ) as sampler:
             yield StudyProposer(space, sampler)
 

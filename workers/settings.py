@@ -11,6 +11,8 @@ import psutil
 ENGINE_EVALUATOR = "spica_async.engine.evaluation:evaluate"
 ENGINE_WARM_UP = "spica_async.engine.evaluation:warm_up"
 
+_SMALL_REPLAY_BYTES = 768 * 2**20
+"""A child with the engine loaded takes half a gigabyte before its first request."""
 _AVAILABLE_MEMORY_SHARE = 0.9
 """The rest is for the supervisor and for what the system takes in the meantime."""
 
@@ -46,6 +48,11 @@ def default_slots() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def slots_that_fit() -> int:
+    """How many slots the memory that is available now leaves enough for a small replay each."""
+    return max(1, memory_share(1) // _SMALL_REPLAY_BYTES)
 
 
 def memory_share(slots: int) -> int:

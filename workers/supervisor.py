@@ -35,6 +35,7 @@ from spica_async.bus.port import (
     UnroutableError,
 )
 from spica_async.bus.topology import EVALUATION_STARTED_TOPIC, requests_queue
+from workers.process import ChildStartError
 from workers.requests import AddressedRequest, Malformation, MalformedRequestError, parse_request
 from workers.settings import ChildSettings, default_slots, memory_share
 from workers.slot import Slot, SlotOutcome, SlotStatistics, mebibytes
@@ -91,6 +92,7 @@ class Supervisor:
             Slot(index, settings, self._memory_limit_bytes) for index in range(count)
         )
         self._working: set[int] = set()
+        self._retired = 0
         self._malformed: Counter[Malformation] = Counter()
         self._has_run = False
         self._drain_seconds = 0.0
@@ -113,8 +115,9 @@ class Supervisor:
 
         Raises:
             QueueNotFoundError: the requests' queue is not declared.
-            ExceptionGroup: holds a `ChildStartError` when a slot cannot start its child, or what
-                the bus raised when it could not take a result. Requests have been given back.
+            ExceptionGroup: holds the `ChildStartError` of the last slot that could not start its
+                child (earlier ones retire), or what the bus raised when it could not take a
+                result. Requests have been given back.
         """
         if self._has_run:
             raise RuntimeError("a supervisor runs once")
@@ -164,11 +167,26 @@ class Supervisor:
         raise _StoppedError
 
     async def _run_slot(self, slot: Slot, consumer: Consumer) -> None:
+        try:
+            await self._serve(slot, consumer)
+        except ChildStartError as error:
+            self._retired += 1
+            if self._retired == len(self._slots):
+                raise
+            # The others go on: one child more may be just what the machine has no room for.
+            self._log.error(
+                "worker.slot_retired", slot=slot.index, error=str(error)
+            )  # a child's fault has no traceback here
+
+    async def _serve(self, slot: Slot, consumer: Consumer) -> None:
         await slot.start()
         async for delivery in consumer:
             self._working.add(slot.index)
             try:
                 await self._handle(slot, delivery)
+            except ChildStartError:
+                await self._give_back(delivery)
+                raise
             finally:
                 self._working.remove(slot.index)
             if self._stopping.is_set():
@@ -238,6 +256,12 @@ class Supervisor:
             source=self._source, subject=result.evaluation_id, data=result
         )
         await self._bus.publish(addressed.reply_to, _to_message(completed))
+
+    async def _give_back(self, delivery: Delivery) -> None:
+        try:
+            await delivery.nack(requeue=True)
+        except DeliveryLostError as error:
+            self._log.warning("worker.delivery_lost", error=str(error))
 
     async def _settle(self, delivery: Delivery, *, done: bool) -> None:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 import traceback
 from importlib import metadata
@@ -69,7 +70,10 @@ def run(
 
 @app.command()
 def check(config: ConfigPath) -> None:
-    """Show what would be searched, what would not and why, without a sweep."""
+    """Show what would be searched, what would not and why.
+
+    No candidate is replayed; the engine is tried with one request per backend and mode.
+    """
     from spica_async.cli.check import check_command  # noqa: PLC0415  # `--help` stays light
 
     check_command(config)
@@ -91,6 +95,10 @@ def synth(
 
 def main() -> None:
     """Run the command line; what a person can act on is one message, never a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that has not all the characters should cost none of the result.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         app()
     except InputError as error:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from rich.console import Console
-
 from spica_async.cli.inputs import read_inputs
 from spica_async.cli.logs import log_warnings_to_stderr
 from spica_async.cli.tables import plan_view, print_view
-from spica_async.display import make_display
+from spica_async.display import ProgressConsole, make_display
 from spica_async.plan.types import SweepPlan
 
 
@@ -21,7 +19,7 @@ def check_command(path: Path) -> None:
         SpicaError: if there is nothing to search; an `InputError` if that is the input's fault.
     """
     log_warnings_to_stderr()
-    progress = Console(stderr=True)
+    progress = ProgressConsole()
     inputs = read_inputs(path, lambda line: progress.print(line, markup=False, soft_wrap=True))
 
     async def plan() -> SweepPlan:

@@ -11,7 +11,7 @@ from platformdirs import user_cache_path
 from schemas.config import SmartSearchConfig
 from schemas.messages import TraceLoad
 from spica_async.config import load_config
-from spica_async.errors import InputError
+from spica_async.errors import InputError, SpicaError
 from spica_async.loads import trace_load
 from spica_async.plan.process import make_plan
 from spica_async.plan.types import Progress, SweepPlan
@@ -70,8 +70,17 @@ def read_inputs(path: Path, note: Callable[[str], None]) -> Inputs:
         facts = check_trace(workload.trace_path)
         if not facts.is_sorted:
             note(f"warning: {facts.path} is not in order of its timestamps; a sorted copy is used")
-            copy = sorted_copy(facts.path, user_cache_path("spica-async") / "traces")
-            facts = check_trace(copy)
+            facts = check_trace(_sorted(facts.path))
     except TraceError as error:
         raise InputError(f"workload.trace_path: {error}") from None
     return Inputs(config, trace_load(workload, facts), facts.longest_request)
+
+
+def _sorted(trace: Path) -> Path:
+    folder = user_cache_path("spica-async") / "traces"
+    try:
+        return sorted_copy(trace, folder)
+    except OSError as error:
+        raise SpicaError(
+            f"no sorted copy of the trace can be written to {folder}: {error.strerror or error}"
+        ) from None

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-
-from rich.console import Console
 
 from schemas.results import SweepResult, SweepStatus
 from spica_async.bus.memory import MemoryBus
@@ -19,18 +18,17 @@ from spica_async.cli import EXIT_INTERRUPTED
 from spica_async.cli.inputs import Inputs, read_inputs
 from spica_async.cli.logs import log_to_file, log_warnings_to_stderr
 from spica_async.cli.tables import plan_notes, print_view, result_view
-from spica_async.display import Display, make_display
+from spica_async.display import Display, ProgressConsole, make_display
 from spica_async.engine.versions import engine_fingerprint, engine_versions
-from spica_async.errors import SpicaError
+from spica_async.errors import InputError, SpicaError, first_cause
 from spica_async.results import ResultsFolder, new_sweep_id
 from spica_async.space.knobs import scales
 from spica_async.sweep import Sweep
 from workers.process import ChildStartError
-from workers.settings import ChildSettings, default_slots
+from workers.settings import ENGINE_WARM_UP, ChildSettings, default_slots, slots_that_fit
 from workers.supervisor import Supervisor
 
 _EXIT_CODES: dict[SweepStatus, int] = {"nothing_feasible": 3, "interrupted": EXIT_INTERRUPTED}
-_WARM_UP = "spica_async.engine.evaluation:warm_up"
 _WARM_UP_WITH_PLANNER = "spica_async.engine.evaluation:warm_up_with_planner"
 
 
@@ -41,22 +39,37 @@ def run_sweep_command(path: Path, *, slots: int | None, output: Path, as_json: b
         SpicaError: if it could not be run; an `InputError` if that is the input's fault.
     """
     log_warnings_to_stderr()
-    progress = Console(stderr=True)
+    progress = ProgressConsole()
     inputs = read_inputs(path, lambda line: progress.print(line, markup=False, soft_wrap=True))
+    count = _slots(slots, parallel_evals=inputs.config.sweep.parallel_evals)
     display = make_display(inputs.config.goal, progress)
     try:
-        result = asyncio.run(_run(inputs, slots=slots, output=output, display=display))
+        result = asyncio.run(_run(inputs, slots=count, output=output, display=display))
     except asyncio.CancelledError:
-        progress.print("interrupted before anything was searched")
+        progress.print(f"interrupted; what was found, if anything, is in {output}", markup=False)
         return EXIT_INTERRUPTED
+    except BaseExceptionGroup as group:
+        raise first_cause(group) from group
     if as_json:
-        sys.stdout.write(result.model_dump_json(indent=2) + "\n")
+        sys.stdout.write(json.dumps(result.model_dump(mode="json"), indent=2) + "\n")
     else:
         print_view(result_view(result, inputs.config.goal))
     return _EXIT_CODES.get(result.status, 0)
 
 
-async def _run(inputs: Inputs, *, slots: int | None, output: Path, display: Display) -> SweepResult:
+def _slots(asked: int | None, *, parallel_evals: int) -> int:
+    """Slots to run: one per core unless told otherwise, and none that could never be used.
+
+    Raises:
+        InputError: if so many were asked for that the memory is not enough for a replay in each.
+    """
+    fitting = slots_that_fit()
+    if asked is not None and asked > fitting:
+        raise InputError(f"--slots: the memory that is free now is enough for {fitting}")
+    return min(asked or default_slots(), fitting, parallel_evals)
+
+
+async def _run(inputs: Inputs, *, slots: int, output: Path, display: Display) -> SweepResult:
     time = asyncio.get_running_loop().time
     began = time()
     with display:
@@ -78,14 +91,13 @@ async def _run(inputs: Inputs, *, slots: int | None, output: Path, display: Disp
                 fingerprint=engine_fingerprint(),
                 planning_seconds=time() - began,
             )
-            parallel = plan.config.sweep.parallel_evals
-            count = min(slots or default_slots(), parallel)
-            display.planning(f"starting {count} replay slots")
+            display.planning(f"starting {slots} replay slots")
             planner = any(map(scales, plan.config.search_space.planner_scaling_policy))
             children = ChildSettings(
-                warm_up=_WARM_UP_WITH_PLANNER if planner else _WARM_UP, log_folder=folder.logs
+                warm_up=_WARM_UP_WITH_PLANNER if planner else ENGINE_WARM_UP,
+                log_folder=folder.logs,
             )
-            async with _embedded_worker(slots=count, children=children, logs=folder.logs) as bus:
+            async with _embedded_worker(slots=slots, children=children, logs=folder.logs) as bus:
                 interrupts.has_something_to_keep = True
                 return await sweep.run(bus, interrupts.stop)
 
@@ -119,16 +131,11 @@ async def _embedded_worker(
         failed = group.subgroup(ChildStartError)
         if failed is None:
             raise
-        raise SpicaError(f"no replay could be started: {_first(failed)}; see {logs}") from None
-
-
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    error = group.exceptions[0]
-    return _first(error) if isinstance(error, BaseExceptionGroup) else error
+        raise SpicaError(f"no replay could be started: {first_cause(failed)}; see {logs}") from None
 
 
 class _Interrupts:
-    """What Ctrl-C and SIGTERM do.
+    """What Ctrl-C, SIGTERM and the end of the terminal do.
 
     Until there is something to keep they cancel the task. Then the first one sets `stop`, so that
     what was found is written and shown, and only a second one cancels.
@@ -138,7 +145,7 @@ class _Interrupts:
         self.stop = asyncio.Event()
         self.has_something_to_keep = False
         self._task = asyncio.current_task()
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             asyncio.get_running_loop().add_signal_handler(number, self._interrupt)
 
     def _interrupt(self) -> None:

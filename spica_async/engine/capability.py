@@ -14,14 +14,6 @@ from schemas.goal import PlannerTarget
 from schemas.messages import Sample, SyntheticLoad
 from spica_async.engine.capacity import one_line
 
-# How the engine words that a combination is beyond it, rather than wrong.
-_UNSUPPORTED_PHRASES: Final = (
-    "is supported only for backend=",
-    "override requires backend=",
-    "does not support",
-    "unsupported",
-    "not implemented",
-)
 UNREPRESENTABLE_SCALARS: Final[Mapping[str, str]] = MappingProxyType(
     {"offload_batch_size": "the replay copies each block by itself: it has no batches"}
 )
@@ -88,9 +80,3 @@ def unread_planner_knobs(planner_target: PlannerTarget) -> Mapping[str, str]:
         planner_target: What the planner optimises under the sweep's goal.
     """
     return {} if planner_target == "sla" else _UNREAD_WITHOUT_SLA
-
-
-def is_unsupported(error: BaseException) -> bool:
-    """Whether the engine says that it cannot do this at all, whatever the values."""
-    text = str(error).lower()
-    return any(phrase in text for phrase in _UNSUPPORTED_PHRASES)

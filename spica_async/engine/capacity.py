@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 from spica_async.engine import runtime
 from spica_async.engine.config import Role, SampleView, engine_config
 
-RejectionKind = Literal["no_kv_room", "indivisible", "no_performance_data"]
+RejectionKind = Literal["no_kv_room", "indivisible", "no_performance_data", "unsupported"]
 
 # What the core says of a shape that cannot be, and what it means. All else is an error of ours.
 _REJECTIONS: Final[tuple[tuple[str, RejectionKind], ...]] = (
@@ -16,6 +16,16 @@ _REJECTIONS: Final[tuple[tuple[str, RejectionKind], ...]] = (
     ("divisible by", "indivisible"),
     ("required op-level data unavailable", "no_performance_data"),
     ("no backend version is available", "no_performance_data"),
+)
+
+
+# How the engine words that a combination is beyond it, rather than wrong.
+_UNSUPPORTED_PHRASES: Final = (
+    "is supported only for backend=",
+    "override requires backend=",
+    "does not support",
+    "unsupported",
+    "not implemented",
 )
 
 
@@ -40,8 +50,8 @@ def normalized_engine(sample: SampleView, role: Role) -> dict[str, Any]:
     take some tens of milliseconds.
 
     Raises:
-        ShapeRejectedError: if the shape has no room for KV blocks, cannot be split that way, or
-            was never measured.
+        ShapeRejectedError: if the shape has no room for KV blocks, cannot be split that way, was
+            never measured, or is set up as this backend cannot be.
         ValueError: if the engine refuses the arguments for any other reason.
     """
     mocker = runtime.load("dynamo.mocker.config")
@@ -51,6 +61,8 @@ def normalized_engine(sample: SampleView, role: Role) -> dict[str, Any]:
         for phrase, kind in _REJECTIONS:
             if phrase in str(error):
                 raise ShapeRejectedError(kind, one_line(error)) from error
+        if is_unsupported(error):
+            raise ShapeRejectedError("unsupported", one_line(error)) from error
         raise
     return normalized
 
@@ -64,6 +76,12 @@ def kv_tokens_per_rank(sample: SampleView, role: Role) -> int:
     """
     engine = normalized_engine(sample, role)["engine"]
     return int(engine["num_gpu_blocks"]) * int(engine["block_size"])
+
+
+def is_unsupported(error: BaseException) -> bool:
+    """Whether the engine says that it cannot do this at all, whatever the values."""
+    text = str(error).lower()
+    return any(phrase in text for phrase in _UNSUPPORTED_PHRASES)
 
 
 def one_line(error: BaseException, limit: int = 300) -> str:

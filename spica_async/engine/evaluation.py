@@ -22,8 +22,13 @@ from schemas.messages import (
     TraceLoad,
 )
 from spica_async.engine import runtime
-from spica_async.engine.capability import is_unsupported
-from spica_async.engine.capacity import ShapeRejectedError, normalized_engine, one_line
+from spica_async.engine.capacity import (
+    RejectionKind,
+    ShapeRejectedError,
+    is_unsupported,
+    normalized_engine,
+    one_line,
+)
 from spica_async.engine.config import (
     Arguments,
     Role,
@@ -39,6 +44,12 @@ _PLANNER: Final = "dynamo.planner.offline.replay_adapter"
 _WALL_CLOCK_KEYS: Final = frozenset(
     {"wall_time_ms", "processed_tokens_per_s", "processed_output_tokens_per_s"}
 )
+_REJECTED: Final[Mapping[RejectionKind, tuple[Outcome, Cause]]] = {
+    "no_kv_room": ("infeasible", "no_kv_room"),
+    "indivisible": ("failed", "build_error"),
+    "no_performance_data": ("failed", "build_error"),
+    "unsupported": ("unsupported", "engine_unsupported"),
+}
 # The planner starts from the engine's performance data, or its target needs none.
 _SEEDED: Final = frozenset({"installed", "not_required"})
 # What tells whether the whole load was served.
@@ -69,15 +80,13 @@ def evaluate(request: EvaluationRequest) -> Measurement:
     try:
         arguments = replay_arguments(request.sample, request.sla)
     except ShapeRejectedError as error:
-        seconds = time.perf_counter() - started
-        if error.kind == "no_kv_room":
-            return Measurement(
-                outcome="infeasible",
-                cause="no_kv_room",
-                detail=error.reason,
-                build_seconds=seconds,
-            )
-        return _failed("build_error", error, seconds)
+        outcome, cause = _REJECTED[error.kind]
+        return Measurement(
+            outcome=outcome,
+            cause=cause,
+            detail=error.reason,
+            build_seconds=time.perf_counter() - started,
+        )
     except Exception as error:  # noqa: BLE001 - whatever it is, it is this sample's outcome
         return _failed("build_error", error, time.perf_counter() - started)
     built = time.perf_counter()

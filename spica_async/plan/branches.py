@@ -26,6 +26,7 @@ from spica_async.space.knobs import Knob, active_knobs
 from spica_async.space.pool import (
     ParallelConfig,
     ParallelPool,
+    PoolTooLargeError,
     RoleDeployment,
     enumerate_pool,
     menu_pool,
@@ -205,7 +206,13 @@ class BranchBuilder:
     ) -> ParallelPool | None:
         space = self.config.search_space
         low, high = space.min_gpu_budget or 1, space.gpu_budget
-        pool = enumerate_pool(ROLES[mode], viable, gpu_budget=high, min_gpu_budget=low)
+        try:
+            pool = enumerate_pool(ROLES[mode], viable, gpu_budget=high, min_gpu_budget=low)
+        except PoolTooLargeError as error:
+            raise InputError(
+                f"search_space.gpu_budget: {high} GPUs make too many {mode} configurations "
+                f"({error}); list some in parallel_configs"
+            ) from None
         for backend in pool.backends:
             if not len(pool.legal_indices(backend)):
                 reason = f"no replicas of its shapes use {low} to {high} GPUs"
@@ -246,9 +253,11 @@ class BranchBuilder:
     def _nothing_viable(self) -> str:
         space = self.config.search_space
         reasons = "\n".join(f"  {reason}" for reason in self._reasons())
+        if not self.backend_versions:
+            return f"search_space.backend: none can be replayed on {space.hardware_sku}:\n{reasons}"
         return (
-            f"search_space.gpu_budget: nothing of {space.model_name} on {space.hardware_sku} fits "
-            f"{space.gpu_budget} GPUs:\n{reasons}"
+            f"search_space: no deployment of {space.model_name} on {space.hardware_sku} is viable "
+            f"within gpu_budget {space.gpu_budget}:\n{reasons}"
         )
 
 

@@ -19,6 +19,7 @@ from spica_async.engine.facts import (
 )
 from spica_async.errors import InputError
 from spica_async.forecast import (
+    FALLBACK_PREDICTOR,
     EntryLoss,
     LoadPredictorResult,
     predictor_without_sweep,
@@ -75,6 +76,11 @@ def plan_sweep(
         warnings=_inert_settings(space, is_moe=model.is_moe),
     )
     branches = builder.build()
+    predictors = _forecast(space, policies, engine, trace, progress)
+    builder.warnings += [
+        f"no load predictor could be scored every {interval} s: {FALLBACK_PREDICTOR} stands in"
+        for interval in predictors.fallback_intervals
+    ]
     return SweepPlan(
         config=config,
         branches=branches,
@@ -85,7 +91,7 @@ def plan_sweep(
         needs_wide_ep=engine.needs_wide_ep(model, hardware),
         longest_sequence=longest,
         capacity=builder.capacity,
-        predictors=_forecast(space, policies, engine, trace, progress),
+        predictors=predictors,
         backend_versions=builder.backend_versions,
     )
 
@@ -137,8 +143,8 @@ def _inert_settings(space: SearchSpace, *, is_moe: bool) -> list[str]:
     policies = space.planner_scaling_policy
     if not any(scales(policy) for policy in policies):
         reason = "no planner_scaling_policy that is searched scales"
-        planner = ("planner_fpm_sampling", "planner_load_sensitivity", "min_endpoint")
-        inert |= dict.fromkeys(planner, reason)
+        planner = ("planner_fpm_sampling", "planner_load_sensitivity")
+        inert |= dict.fromkeys((*planner, "min_endpoint", "startup_time"), reason)
     if not any(enables(policy, "throughput") for policy in policies):
         reason = "no planner_scaling_policy that is searched scales by throughput"
         inert["load_predictor_candidates"] = reason

@@ -19,7 +19,13 @@ from pydantic import JsonValue
 from schemas.goal import PlannerTarget
 from schemas.messages import Sample
 from schemas.search_space import Backend, DeploymentMode, Role
-from spica_async.childproc import HEADER_BYTES, frame, payload_length, take_standard_streams
+from spica_async.childproc import (
+    HEADER_BYTES,
+    exit_with_parent,
+    frame,
+    payload_length,
+    take_standard_streams,
+)
 from spica_async.engine import capability, capacity, facts, planner, runtime
 from spica_async.errors import InputError
 from spica_async.forecast import Predictor, Window
@@ -94,6 +100,7 @@ def main() -> int:
     length = payload_length(requests.read(HEADER_BYTES))
     # The pickle comes from the parent, which could run any code here anyway.
     request: PlanRequest = pickle.loads(requests.read(length))  # noqa: S301
+    exit_with_parent(requests)
     try:
         runtime.prepare()
         plan = plan_sweep(

@@ -7,7 +7,8 @@ import os
 import pickle
 import signal
 import sys
-from asyncio.subprocess import DEVNULL, PIPE, Process
+import tempfile
+from asyncio.subprocess import PIPE, Process
 from typing import Any
 
 import structlog
@@ -32,46 +33,51 @@ async def make_plan(
         SpicaError: if the engine failed while it was asked; the message names the file in which
             its traceback is kept.
     """
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-P", "-m", "spica_async.plan.child"),
-        stdin=PIPE,
-        stdout=PIPE,
-        stderr=DEVNULL,
-        env=child_environment(),
-        start_new_session=True,
-    )
-    try:
-        assert process.stdin is not None  # noqa: S101  # asked for above
-        process.stdin.write(frame(pickle.dumps(PlanRequest(config, trace))))
-        process.stdin.close()
-        while True:
-            kind, value = await _read_answer(process)
-            match kind:
-                case "progress":
-                    progress(value)
-                case "plan":
-                    plan: SweepPlan = value
-                    return plan
-                case "input_error":
-                    raise InputError(value)
-                case _:
-                    raise SpicaError(
-                        f"the engine failed while the sweep was planned: {keep_traceback(value)}"
-                    )
-    finally:
-        await _end(process)
+    with tempfile.TemporaryFile() as stderr:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-P", "-m", "spica_async.plan.child"),
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=stderr,
+            env=child_environment(),
+            start_new_session=True,
+        )
+        try:
+            assert process.stdin is not None  # noqa: S101  # asked for above
+            # Left open: its end is how the child learns of ours.
+            process.stdin.write(frame(pickle.dumps(PlanRequest(config, trace))))
+            return await _plan_of(process, progress)
+        except asyncio.IncompleteReadError:
+            code = await process.wait()
+            stderr.seek(0)
+            said = keep_traceback(stderr.read().decode(errors="replace") or "it said nothing")
+            raise SpicaError(f"the planning process ended with exit code {code}: {said}") from None
+        finally:
+            await _end(process)
+
+
+async def _plan_of(process: Process, progress: Progress) -> SweepPlan:
+    while True:
+        kind, value = await _read_answer(process)
+        match kind:
+            case "progress":
+                progress(value)
+            case "plan":
+                plan: SweepPlan = value
+                return plan
+            case "input_error":
+                raise InputError(value)
+            case _:
+                raise SpicaError(
+                    f"the engine failed while the sweep was planned: {keep_traceback(value)}"
+                )
 
 
 async def _read_answer(process: Process) -> tuple[str, Any]:
     assert process.stdout is not None  # noqa: S101  # asked for by make_plan
-    try:
-        length = payload_length(await process.stdout.readexactly(HEADER_BYTES))
-        payload = await process.stdout.readexactly(length)
-    except asyncio.IncompleteReadError:
-        code = await process.wait()
-        raise SpicaError(f"the planning process ended with exit code {code}") from None
+    length = payload_length(await process.stdout.readexactly(HEADER_BYTES))
     # The child is our own program, started by us.
-    kind, value = pickle.loads(payload)  # noqa: S301
+    kind, value = pickle.loads(await process.stdout.readexactly(length))  # noqa: S301
     return kind, value
 
 

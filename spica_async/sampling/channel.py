@@ -9,7 +9,8 @@ import os
 import pickle
 import signal
 import sys
-from asyncio.subprocess import DEVNULL, PIPE, Process
+from asyncio.subprocess import PIPE, Process
+from pathlib import Path
 from typing import Self
 
 from spica_async.childproc import HEADER_BYTES, child_environment, frame, payload_length
@@ -36,29 +37,32 @@ class DesignerChannel:
         self._answers = process.stdout
 
     @classmethod
-    async def start(cls, study: Study, factory: str) -> Self:
+    async def start(cls, study: Study, factory: str, log_path: Path | None = None) -> Self:
         """Starts a process that builds the designer of `study` without being waited for.
 
         Args:
             study: What the process is to search.
             factory: Import path of a `DesignerFactory`, as `module:name`.
+            log_path: Where its stderr is appended; nowhere if None.
 
         Raises:
-            OSError: If the operating system cannot start a process.
+            OSError: If the operating system cannot start a process, or the log cannot be written.
         """
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-P",
-            "-m",
-            "spica_async.sampling.child",
-            factory,
-            stdin=PIPE,
-            stdout=PIPE,
-            stderr=DEVNULL,
-            env=_environment(),
-            # A group of its own: signals from the terminal pass it by, and it can be killed whole.
-            start_new_session=True,
-        )
+        with open(log_path or os.devnull, "ab") as stderr:  # noqa: ASYNC230, PTH123 - Local and at once.
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-P",
+                "-m",
+                "spica_async.sampling.child",
+                factory,
+                stdin=PIPE,
+                stdout=PIPE,
+                stderr=stderr,
+                env=_environment(),
+                # A group of its own: signals from the terminal pass it by, and it can be killed
+                # whole.
+                start_new_session=True,
+            )
         channel = cls(process)
         channel._send(study)
         return channel

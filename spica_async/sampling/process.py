@@ -6,6 +6,7 @@ import asyncio
 import math
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -37,6 +38,7 @@ class SamplerProcess:
         study: The branch's parameters and objectives.
         suggest_timeout_seconds: Longest wait for the answer to one ask, in seconds.
         designer: Import path, `module:name`, of the factory of what runs in the process.
+        log_path: Where the process's stderr is appended; nowhere if None.
 
     Raises:
         ValueError: If the study cannot be searched; see `check_study`.
@@ -48,12 +50,14 @@ class SamplerProcess:
         *,
         suggest_timeout_seconds: float = 180.0,
         designer: str = VIZIER_DESIGNER,
+        log_path: Path | None = None,
     ) -> None:
         check_study(study)
         self.stats = SamplerStats()
         self._study = study
         self._timeout = suggest_timeout_seconds
         self._designer = designer
+        self._log_path = log_path
         self._history: dict[int, Trial] = {}
         self._pending: dict[int, Suggestion] = {}
         self._entered = False
@@ -201,7 +205,7 @@ class SamplerProcess:
         return accepted
 
     async def _start(self) -> DesignerChannel:
-        self._channel = await DesignerChannel.start(self._study, self._designer)
+        self._channel = await DesignerChannel.start(self._study, self._designer, self._log_path)
         self._starts += 1
         self.stats.restarts = self._starts - 1
         return self._channel

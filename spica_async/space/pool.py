@@ -6,6 +6,7 @@ millions of configurations under a large budget: it is held as arrays of indices
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -101,6 +102,11 @@ class ParallelPool:
         return np.stack(columns, axis=1)
 
 
+class PoolTooLargeError(Exception):
+    """More combinations of both roles than can be held and searched."""
+
+
+_MAX_COMBINATIONS = 30_000_000
 ShapesByRole = Mapping[Role, AbstractSet[ParallelShape]]
 
 
@@ -118,12 +124,18 @@ def enumerate_pool(
         shapes: the shapes that each backend can run in each role.
         gpu_budget: most GPUs of one configuration, all roles together.
         min_gpu_budget: fewest GPUs of one configuration, all roles together.
+
+    Raises:
+        PoolTooLargeError: if the budget allows too many.
     """
     backends = tuple(shapes)
     deployments = tuple(
         _deployments({shape for by_role in shapes.values() for shape in by_role[role]}, gpu_budget)
         for role in roles
     )
+    combinations = math.prod(len(options) for options in deployments)
+    if combinations > _MAX_COMBINATIONS:
+        raise PoolTooLargeError(f"{combinations:,} combinations, more than {_MAX_COMBINATIONS:,}")
     grid = np.indices([len(options) for options in deployments], dtype=np.int32)
     indices = grid.reshape(len(deployments), -1).T
     used = np.zeros(len(indices), dtype=np.int64)

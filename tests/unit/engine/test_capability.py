@@ -6,9 +6,9 @@ from schemas.search_space import SearchSpace
 from spica_async.engine.capability import (
     UNREPRESENTABLE_SCALARS,
     ignored_knobs,
-    is_unsupported,
     unread_planner_knobs,
 )
+from spica_async.engine.capacity import is_unsupported
 
 
 def test_every_entry_is_a_field_of_the_search_space_and_has_a_reason() -> None:
