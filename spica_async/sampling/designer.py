@@ -21,6 +21,7 @@ from vizier.jax import optimizers
 from vizier.pyvizier import converters
 
 from spica_async.sampling.assignments import centre
+from spica_async.sampling.history import most_telling
 from spica_async.sampling.masked_fit import MaskedFit
 from spica_async.sampling.seeding import derive_seed
 from spica_async.sampling.types import Study
@@ -92,8 +93,8 @@ class GaussianProcessDesigner:
     """Suggests with Vizier's GP-UCB-PE bandit; a `Designer` for the optimizer process.
 
     Every ask builds a new bandit, whose randomness comes from the study and the ask's number, and
-    tells it the whole history. What stays from ask to ask is compiled code alone, so any process
-    suggests the same for the same request.
+    tells it the history, or the most telling trials of a long one. What stays from ask to ask is
+    compiled code alone, so any process suggests the same for the same request.
 
     Args:
         study: What to search.
@@ -110,12 +111,13 @@ class GaussianProcessDesigner:
         """Returns `request.count` assignments: seeds at first, then the bandit's."""
         if request.first < SEED_TRIALS:
             return self._seeds(request.first, request.count)
+        history = most_telling(request.history, self._study.objectives)
         bandit = self._bandit(
-            trials=request.first + request.count,
+            trials=len(history) + len(request.pending) + request.count,
             seed=derive_seed(self._study, "ask", request.first),
         )
         bandit.update(
-            vza.CompletedTrials([to_completed(trial) for trial in request.history]),
+            vza.CompletedTrials([to_completed(trial) for trial in history]),
             vza.ActiveTrials([to_active(suggestion) for suggestion in request.pending]),
         )
         return self._assignments(bandit, request.count)
