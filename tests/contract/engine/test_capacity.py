@@ -85,8 +85,16 @@ def test_capacity_is_that_of_one_rank() -> None:
             "required op-level data unavailable",
         ),
         (agg(hardware_sku="l4"), "no_performance_data", "no backend version is available"),
+        (
+            agg(backend="sglang", num_g2_blocks=5, kv_bytes_per_token=5),
+            "unsupported",
+            "only for backend",
+        ),
     ],
-    ids=["memory", "quantised experts", "heads", "unmeasured model", "unmeasured system"],
+    ids=[
+        *("memory", "quantised experts", "heads", "unmeasured model", "unmeasured system"),
+        "another backend's offloading",
+    ],
 )
 def test_a_shape_that_cannot_be_is_rejected_with_its_reason(
     sample: Sample, kind: str, phrase: str
@@ -102,7 +110,6 @@ def test_a_shape_that_cannot_be_is_rejected_with_its_reason(
     [
         ({"agg_block_size": 1}, "block_size"),
         ({**shape(tp=4), "model_name": MINIMAX, "is_moe": True}, "topology requires"),
-        ({"backend": "sglang", "num_g2_blocks": 5, "kv_bytes_per_token": 5}, "only for backend"),
     ],
 )
 def test_what_is_no_fact_about_the_shape_propagates(overrides: dict[str, Any], phrase: str) -> None:

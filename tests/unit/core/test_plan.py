@@ -9,6 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.planning import ROOMY, FakeEngine, configs, plan, refusal, reject_tp_over
 
+from schemas.messages import Sample
+from schemas.search_space import Role
+from spica_async.engine.capacity import ShapeRejectedError
 from spica_async.plan.types import Dropped
 from spica_async.space.capacity import CapacityKey
 from spica_async.space.pool import ParallelConfig, RoleDeployment
@@ -107,6 +110,19 @@ def test_a_backend_without_data_or_replay_leaves_the_knob_with_its_reason() -> N
     assert found.backend_versions == {"trtllm": "trtllm 1.0", "vllm": "vllm 1.0"}
 
 
+def test_a_backend_that_cannot_be_set_up_so_leaves_the_knob_with_its_reason() -> None:
+    def tokens(sample: Sample, _: Role) -> int:
+        if sample["backend"] == "sglang":
+            raise ShapeRejectedError("unsupported", "offloading is not implemented")
+        return ROOMY
+
+    engine = FakeEngine(tokens=tokens)
+    found = plan({"backend": ["sglang", "vllm"], "gpu_budget": 1}, engine)
+    assert found.branches[0].backend.entries == ("vllm",)
+    assert Dropped("agg sglang agg tp 1", "offloading is not implemented") in found.dropped
+    assert {sample["backend"] for sample in engine.probed} == {"vllm"}
+
+
 def test_a_mode_that_nothing_can_run_is_skipped_and_the_other_stays() -> None:
     engine = FakeEngine(unsupported={("vllm", "disagg"): "no such thing"})
     found = plan({"deployment_mode": ["disagg", "agg"], "gpu_budget": 2}, engine)
@@ -130,10 +146,28 @@ def test_a_few_shapes_are_tried_and_one_that_runs_speaks_for_the_backend() -> No
 def test_a_budget_that_nothing_fits_tells_why_each_shape_went() -> None:
     engine = FakeEngine(tokens=lambda sample, _: cast("int", sample["tp"]))
     assert refusal({"gpu_budget": 2}, engine) == (
-        "search_space.gpu_budget: nothing of a/model on some_gpu fits 2 GPUs:\n"
+        "search_space: no deployment of a/model on some_gpu is viable within gpu_budget 2:\n"
         "  agg vllm agg tp 1: 1 KV tokens a rank hold no sequence of 4096 tokens\n"
         "  agg vllm agg tp 2: 2 KV tokens a rank hold no sequence of 4096 tokens\n"
         "  agg: no backend can run it"
+    )
+
+
+def test_without_a_backend_that_was_measured_the_backend_is_at_fault() -> None:
+    engine = FakeEngine(unmeasured=frozenset({"vllm", "trtllm"}))
+    assert refusal({"backend": ["vllm", "trtllm"]}, engine) == (
+        "search_space.backend: none can be replayed on some_gpu:\n"
+        "  backend vllm: no performance data for vllm on some_gpu\n"
+        "  backend trtllm: no performance data for trtllm on some_gpu\n"
+        "  agg: no backend can run it"
+    )
+
+
+def test_a_budget_of_more_combinations_than_can_be_held_is_refused() -> None:
+    # Of the replicas that fit, each role has 3,000 of tp 1, 1,500 of tp 2 and so on to tp 16.
+    assert refusal({"deployment_mode": ["disagg"], "gpu_budget": 3000}) == (
+        "search_space.gpu_budget: 3000 GPUs make too many disagg configurations "
+        "(33,779,344 combinations, more than 30,000,000); list some in parallel_configs"
     )
 
 

@@ -29,6 +29,7 @@ from spica_async.space.parameters import CategoricalParameter, DiscreteParameter
             "no planner_scaling_policy that is searched scales",
         ),
         ({"min_endpoint": 2}, "no planner_scaling_policy that is searched scales"),
+        ({"startup_time": 30.0}, "no planner_scaling_policy that is searched scales"),
         (
             {"planner_fpm_sampling": ["small"]},
             "no planner_scaling_policy that is searched scales",
@@ -54,6 +55,7 @@ def test_a_setting_that_cannot_matter_is_warned_of(
     [
         {"router_mode": ["kv_router"], "prefill_load_scale": [4.0]},
         {"planner_scaling_policy": ["load_180_5"], "min_endpoint": 2},
+        {"planner_scaling_policy": ["load_180_5"], "startup_time": 30.0},
         {"planner_scaling_policy": ["load_180_5"], "planner_fpm_sampling": ["small"]},
     ],
     ids=str,
@@ -146,11 +148,17 @@ def test_a_synthetic_workload_needs_no_forecast() -> None:
     assert found.predictors.reason == "static_workload_constant"
 
 
-def test_a_trace_is_forecast_for_each_interval_and_every_loss_is_described(tmp_path: Path) -> None:
+@pytest.fixture
+def trace(tmp_path: Path) -> TraceLoad:
     path = tmp_path / "a.jsonl"
     line = {"timestamp": 0, "input_length": 100, "output_length": 20, "hash_ids": [1]}
     path.write_text(json.dumps(line), encoding="utf-8")
-    trace = TraceLoad(path=str(path), sha256="0" * 64, size_bytes=1, requests=1, total_tokens=120)
+    return TraceLoad(path=str(path), sha256="0" * 64, size_bytes=1, requests=1, total_tokens=120)
+
+
+def test_a_trace_is_forecast_for_each_interval_and_every_loss_is_described(
+    trace: TraceLoad,
+) -> None:
     predictors = ["arima_raw", {"load_predictor": "arima", "load_predictor_log1p": True}]
     found = plan(
         {
@@ -170,6 +178,21 @@ def test_a_trace_is_forecast_for_each_interval_and_every_loss_is_described(tmp_p
     assert isinstance(losses, dict)
     assert set(losses) == {"600", "180"}
     assert json.loads(json.dumps(described)) == described
+
+
+@pytest.mark.parametrize(("windows", "warnings"), [(1, 1), (4, 0)])
+def test_a_predictor_that_stands_in_is_warned_of(
+    trace: TraceLoad, windows: int, warnings: int
+) -> None:
+    found = plan(
+        {"planner_scaling_policy": ["throughput_600_5"]},
+        FakeEngine(windows=[SteadyWindow()] * windows),
+        trace,
+        workload={"trace_path": "a.jsonl"},
+        goal={"target": "goodput", "sla": {"ttft_ms": 1.0, "itl_ms": 1.0}},
+    )
+    warning = "no load predictor could be scored every 600 s: constant_last stands in"
+    assert found.warnings == (warning,) * warnings
 
 
 def test_a_kv_load_is_part_of_the_branch() -> None:

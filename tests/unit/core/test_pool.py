@@ -16,6 +16,7 @@ from spica_async.space.capacity import rejection
 from spica_async.space.pool import (
     ParallelConfig,
     ParallelPool,
+    PoolTooLargeError,
     RoleDeployment,
     enumerate_pool,
     menu_pool,
@@ -139,6 +140,16 @@ def test_a_backend_without_shapes_for_a_role_has_nothing_in_the_pool() -> None:
     empty = enumerate_pool(ROLES["disagg"], {"vllm": half}, gpu_budget=64)
     assert len(empty) == 0
     assert not len(empty.used_gpus)
+
+
+def test_a_pool_that_cannot_be_held_is_refused_before_it_is_made() -> None:
+    single: set[ParallelShape] = {ParallelShape(1)}
+    by_backend: ShapesByBackend = {"vllm": {"prefill": single, "decode": single}}
+    with pytest.raises(PoolTooLargeError, match="36,000,000 combinations, more than 30,000,000"):
+        enumerate_pool(ROLES["disagg"], by_backend, gpu_budget=6000)
+    # One role alone makes no combinations.
+    pool = enumerate_pool(ROLES["agg"], {"vllm": {"agg": single}}, gpu_budget=6000)
+    assert len(pool) == 6000
 
 
 @pytest.mark.parametrize(

@@ -306,3 +306,40 @@ def test_a_program_may_pin_shapes_that_are_already_built() -> None:
         parallel_configs=[shape],
     )
     assert space.parallel_configs == [shape]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "is_set"),
+    [
+        ("agg_max_num_seqs", [256, 512, 1024], False),
+        ("agg_max_num_seqs", [1024, 256, 512], False),
+        ("agg_max_num_seqs", [512, 1024], True),
+        ("router_mode", ["round_robin", "kv_router"], False),
+        ("router_mode", ["kv_router"], True),
+        ("planner_fpm_sampling", list(reversed(COMPOSITE_PRESETS["planner_fpm_sampling"])), False),
+        (
+            "planner_fpm_sampling",
+            [
+                *COMPOSITE_PRESETS["planner_fpm_sampling"],
+                {"max_num_fpm_samples": 64, "fpm_sample_bucket_size": 16},
+            ],
+            True,
+        ),
+        ("parallel_configs", [], False),
+        ("parallel_configs", [{"tp": 2}], True),
+        ("gpu_budget", 32, False),
+        ("gpu_budget", 31, True),
+        ("startup_time", None, False),
+        ("startup_time", 0.0, True),
+        ("agg_enable_prefix_caching", True, False),
+        ("agg_enable_prefix_caching", False, True),
+    ],
+    ids=str,
+)
+def test_a_setting_is_set_once_it_says_something_else_than_its_default(
+    name: str,
+    value: object,
+    is_set: bool,  # noqa: FBT001  # a parameter of the test
+) -> None:
+    space = SearchSpace.model_validate({**REQUIRED, **AGG, name: value})
+    assert space.is_set(name) is is_set

@@ -180,6 +180,14 @@ def test_a_range_of_kv_loads_needs_a_pareto_goal(problem_of: Callable[..., str])
             {**LENGTHS, "concurrency": 3, "inter_turn_delay_ms": 1.0},
             "inter_turn_delay_ms: no effect with turns_per_session 1",
         ),
+        (
+            {**LENGTHS, "concurrency": 3, "shared_prefix_ratio": 0.5},
+            "shared_prefix_ratio: no effect while num_prefix_groups is 0",
+        ),
+        (
+            {**LENGTHS, "concurrency": 3, "num_prefix_groups": 2},
+            "num_prefix_groups: no effect while shared_prefix_ratio is 0",
+        ),
         ({**TRACE, "trace_format": "csv"}, "trace_format: input should be 'mooncake', not 'csv'"),
         ({"trace_path": 3}, "trace_path: input is not a valid path for "),
     ],
