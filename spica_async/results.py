@@ -53,8 +53,13 @@ class ResultsFolder:
             candidates = (path / "candidates.jsonl").open("a", encoding="utf-8")
         except OSError as error:
             raise InputError(f"--output {root}: {error.strerror or error}") from None
-        with candidates:
-            yield cls(path, candidates)
+        folder = cls(path, candidates)
+        try:
+            yield folder
+        finally:
+            # What could not be written before is tried once more.
+            with folder._explained():
+                candidates.close()
 
     @property
     def logs(self) -> Path:

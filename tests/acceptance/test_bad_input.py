@@ -141,3 +141,11 @@ def test_an_unusable_output_folder(spica: Spica, write_config: WriteConfig, tmp_
     finished = spica("run", write_config(small_sweep()), "--output", "file")
 
     assert_one_error(tmp_path, finished, ["--output", "file"])
+
+
+def test_more_slots_than_the_memory_holds(
+    spica: Spica, write_config: WriteConfig, tmp_path: Path
+) -> None:
+    finished = spica("run", write_config(small_sweep()), "--slots", "100000")
+
+    assert_one_error(tmp_path, finished, ["--slots", "memory"])

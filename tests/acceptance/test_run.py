@@ -86,7 +86,44 @@ def test_nothing_feasible_names_its_causes(
     assert result["tally"]["causes"] == {"time_limit": 1}
 
 
-def test_ctrl_c_keeps_what_was_found(write_config: WriteConfig, tmp_path: Path) -> None:
+def test_a_reader_of_the_progress_may_leave(write_config: WriteConfig, tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "spica_async", "run", write_config(small_sweep()), "--json"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as running:
+        assert running.stderr is not None
+        assert running.stderr.readline()
+        running.stderr.close()
+        assert running.stdout is not None
+        result = json.loads(running.stdout.read())
+
+    assert running.returncode == 0
+    assert result["status"] == "exhausted"
+    folder = only_folder(tmp_path)
+    assert len(lines(folder / "candidates.jsonl")) == 1
+    assert json.loads((folder / "ranking.json").read_text()) == result["ranking"]
+    assert json.loads((folder / "summary.json").read_text())["status"] == "exhausted"
+
+
+def test_a_terminal_without_the_characters_gets_the_result_all_the_same(
+    spica: Spica, write_config: WriteConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+
+    finished = spica("run", write_config(small_sweep()), "--json", "--output", "r\u00e9sultats")
+
+    assert finished.code == 0, finished.stderr
+    assert finished.stdout.isascii()
+    assert json.loads(finished.stdout)["results_dir"].startswith("r\u00e9sultats/")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
+def test_an_interruption_keeps_what_was_found(
+    write_config: WriteConfig, tmp_path: Path, number: signal.Signals
+) -> None:
     document = small_sweep(
         search_space__agg_max_num_batched_tokens=[8192, 16384, 32768],
         search_space__agg_max_num_seqs=[256, 512, 1024],
@@ -109,7 +146,7 @@ def test_ctrl_c_keeps_what_was_found(write_config: WriteConfig, tmp_path: Path) 
         children = psutil.Process(running.pid).children(recursive=True)
         assert children
         # To the whole group, as a terminal does it.
-        os.killpg(running.pid, signal.SIGINT)
+        os.killpg(running.pid, number)
         stdout, _ = running.communicate(timeout=TIMEOUT_SECONDS)
 
     assert running.returncode == 130
@@ -119,6 +156,30 @@ def test_ctrl_c_keeps_what_was_found(write_config: WriteConfig, tmp_path: Path) 
     folder = only_folder(tmp_path)
     assert len(lines(folder / "candidates.jsonl")) == len(result["ranking"])
     assert (folder / "ranking.json").exists()
+    _, alive = psutil.wait_procs(children, timeout=10)
+    assert not alive
+
+
+def test_the_end_of_the_terminal_ends_the_planning(
+    write_config: WriteConfig, tmp_path: Path
+) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "spica_async", "run", write_config(small_sweep())],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as running:
+        assert running.stderr is not None
+        assert "facts about" in running.stderr.readline()
+        children = psutil.Process(running.pid).children(recursive=True)
+        assert children
+        running.send_signal(signal.SIGHUP)
+        stdout, stderr = running.communicate(timeout=TIMEOUT_SECONDS)
+
+    assert running.returncode == 130
+    assert stdout == ""
+    assert stderr.splitlines()[-1].startswith("interrupted; ")
     _, alive = psutil.wait_procs(children, timeout=10)
     assert not alive
 

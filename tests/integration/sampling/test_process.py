@@ -94,6 +94,14 @@ async def test_output_of_libraries_reaches_neither_the_terminal_nor_the_answers(
     assert capfd.readouterr() == ("", "")
 
 
+async def test_what_is_written_to_stderr_is_appended_to_the_log(tmp_path: Path) -> None:
+    log = tmp_path / "sampler.log"
+    log.write_text("from before\n")
+    async with SamplerProcess(STUDY, designer="misbehaving:Noisy", log_path=log) as sampler:
+        await sampler.ask(1)
+    assert log.read_text() == "from before\nmore of it\n"
+
+
 async def test_the_process_is_set_apart() -> None:
     async with sampler_with("Environment") as sampler:
         (suggestion,) = await sampler.ask(1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -460,6 +460,10 @@ class TestStopping:
             await supervisor.run()
 
 
+def retired(logs: Sequence[MutableMapping[str, Any]]) -> list[MutableMapping[str, Any]]:
+    return [entry for entry in logs if entry["event"] == "worker.slot_retired"]
+
+
 class TestFailing:
     async def test_a_broken_evaluator_ends_the_worker_and_gives_requests_back(
         self,
@@ -475,6 +479,93 @@ class TestFailing:
         assert caught.group_contains(ChildStartError, match="no_such_module")
         [left] = await take(bus, REQUESTS.name)
         assert left.message.message_id == "e1"
+
+    async def test_a_slot_without_a_child_retires_and_the_other_does_all(
+        self,
+        *,
+        bus: MemoryBus,
+        make: MakeSupervisor,
+        settings: ChildSettings,
+        request_to: MakeRequest,
+        until: Until,
+        marks: Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        monkeypatch.setenv("WARM_UP_MARK", str(marks / "warm"))
+        scarce = replace(settings, warm_up="fake_evaluators:succeed_once", start_attempts=1)
+        requests = [request_to("succeed") for _ in range(4)]
+        with capture_logs() as logs:
+            async with working(make(slots=2, children=scarce)) as supervisor:
+                await until(lambda: retired(logs))
+                await send(bus, *requests)
+                results = await receive(bus, 4)
+        assert {result.measurement.outcome for result in results.values()} == {"feasible"}
+        assert sorted(slot.child_starts for slot in supervisor.statistics) == [0, 1]
+        assert sorted(slot.evaluations for slot in supervisor.statistics) == [0, 4]
+        [entry] = retired(logs)
+        assert supervisor.statistics[entry["slot"]].child_starts == 0
+        assert "FileExistsError" in entry["error"]
+
+    async def test_a_slot_that_retires_over_a_request_leaves_it_to_the_other(
+        self,
+        *,
+        bus: MemoryBus,
+        make: MakeSupervisor,
+        settings: ChildSettings,
+        request_to: MakeRequest,
+        until: Until,
+        marks: Path,
+        marked: Marked,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        monkeypatch.setenv("WARM_UP_MARK", str(marks / "full"))
+        scarce = replace(settings, warm_up="fake_evaluators:succeed_until_marked", start_attempts=1)
+        request = request_to("exit_once")
+        with capture_logs() as logs:
+            async with working(make(slots=2, children=scarce)) as supervisor:
+                await until(lambda: all(slot.child_starts for slot in supervisor.statistics))
+                (marks / "full").touch()
+                await send(bus, request)
+                result = (await receive(bus, 1))[request.evaluation_id]
+        assert result.measurement.outcome == "feasible"
+        assert result.child_deaths == 0
+        assert len(marked("run-*")) == 2
+        [entry] = retired(logs)
+        assert supervisor.statistics[entry["slot"]].evaluations == 0
+        assert "no room for one more" in entry["error"]
+        assert await is_empty(bus, REQUESTS.name)
+
+    async def test_the_last_slot_to_retire_ends_the_worker(
+        self,
+        *,
+        bus: MemoryBus,
+        make: MakeSupervisor,
+        settings: ChildSettings,
+        request_to: MakeRequest,
+        until: Until,
+        marks: Path,
+        marked: Marked,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        monkeypatch.setenv("WARM_UP_MARK", str(marks / "full"))
+        scarce = replace(settings, warm_up="fake_evaluators:succeed_until_marked", start_attempts=1)
+        request = request_to("exit_at_once")
+        supervisor = make(slots=2, children=scarce)
+        with capture_logs() as logs:
+            running = asyncio.ensure_future(supervisor.run())
+            await until(lambda: all(slot.child_starts for slot in supervisor.statistics))
+            (marks / "full").touch()
+            await send(bus, request)
+            with pytest.raises(ExceptionGroup) as caught:
+                await running
+        [error] = caught.value.exceptions
+        assert isinstance(error, ChildStartError)
+        assert "no room for one more" in str(error)
+        assert len(retired(logs)) == 1
+        # Each slot took the request and gave it back.
+        assert len(marked("run-*")) == 2
+        [left] = await take(bus, REQUESTS.name)
+        assert left.message.message_id == request.evaluation_id
 
     async def test_the_queue_must_exist(self, make: MakeSupervisor) -> None:
         with pytest.raises(QueueNotFoundError, match="other_engine"):

@@ -115,6 +115,12 @@ def sleep_and_exit(sample: Sample) -> Measurement:
     os._exit(7)
 
 
+def exit_once(sample: Sample) -> Measurement:
+    if len(list(folder(sample).glob("run-*"))) == 1:
+        os._exit(7)
+    return feasible()
+
+
 def exit_twice(sample: Sample) -> Measurement:
     if len(list(folder(sample).glob("run-*"))) <= 2:
         os._exit(7)
@@ -186,6 +192,16 @@ def fail_once() -> None:
     if not mark.exists():
         mark.touch()
         raise LookupError("not yet")
+
+
+def succeed_once() -> None:
+    """Of all children only one gets warm."""
+    Path(os.environ["WARM_UP_MARK"]).touch(exist_ok=False)
+
+
+def succeed_until_marked() -> None:
+    if Path(os.environ["WARM_UP_MARK"]).exists():
+        raise MemoryError("no room for one more")
 
 
 def broken_warm_up() -> None:
