@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from types import TracebackType
-from typing import Protocol, Self
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -34,15 +35,10 @@ class ProgressConsole(Console):
 class Display(Protocol):
     """What shows a sweep, from the first check of the input to the last candidate."""
 
-    def __enter__(self) -> Self:
+    def start(self) -> None:
         """Begin to show."""
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def stop(self) -> None:
         """Leave the screen as one would want to find it."""
 
     def note(self, line: str) -> None:
@@ -58,9 +54,17 @@ class Display(Protocol):
         """Something of the branch has changed."""
 
 
-def make_display(goal: OptimizationGoal, console: Console) -> Display:
-    """The display that suits the console."""
-    return LiveDisplay(goal, console) if console.is_terminal else PlainDisplay(goal, console)
+@contextmanager
+def showing(goal: OptimizationGoal, console: Console) -> Iterator[Display]:
+    """The display that suits the console, while the context is open."""
+    display: Display = PlainDisplay(goal, console)
+    if console.is_terminal:
+        display = LiveDisplay(goal, console)
+    display.start()
+    try:
+        yield display
+    finally:
+        display.stop()
 
 
 class PlainDisplay:
@@ -73,16 +77,11 @@ class PlainDisplay:
         self._last_planning = ""
         self._ended: set[str] = set()
 
-    def __enter__(self) -> Self:
-        return self
+    def start(self) -> None:
+        """Lines need no preparation."""
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        return
+    def stop(self) -> None:
+        """Lines stay as they are."""
 
     def note(self, line: str) -> None:
         """Print the line."""
@@ -132,16 +131,12 @@ class LiveDisplay:
             get_renderable=self._render, console=console, refresh_per_second=4, transient=True
         )
 
-    def __enter__(self) -> Self:
+    def start(self) -> None:
+        """Take the screen's last lines."""
         self._live.start()
-        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def stop(self) -> None:
+        """Give the lines back."""
         self._live.stop()
 
     def note(self, line: str) -> None:

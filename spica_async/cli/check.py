@@ -8,7 +8,7 @@ from pathlib import Path
 from spica_async.cli.inputs import read_inputs
 from spica_async.cli.logs import log_warnings_to_stderr
 from spica_async.cli.tables import plan_view, print_view
-from spica_async.display import ProgressConsole, make_display
+from spica_async.display import ProgressConsole, showing
 from spica_async.plan.types import SweepPlan
 
 
@@ -23,7 +23,7 @@ def check_command(path: Path) -> None:
     inputs = read_inputs(path, lambda line: progress.print(line, markup=False, soft_wrap=True))
 
     async def plan() -> SweepPlan:
-        with make_display(inputs.config.goal, progress) as display:
+        with showing(inputs.config.goal, progress) as display:
             return await inputs.plan(display.planning)
 
     print_view(plan_view(asyncio.run(plan())))

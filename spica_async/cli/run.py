@@ -18,7 +18,7 @@ from spica_async.cli import EXIT_INTERRUPTED
 from spica_async.cli.inputs import Inputs, read_inputs
 from spica_async.cli.logs import log_to_file, log_warnings_to_stderr
 from spica_async.cli.tables import plan_notes, print_view, result_view
-from spica_async.display import Display, ProgressConsole, make_display
+from spica_async.display import Display, ProgressConsole, showing
 from spica_async.engine.versions import engine_fingerprint, engine_versions
 from spica_async.errors import InputError, SpicaError, first_cause
 from spica_async.results import ResultsFolder, new_sweep_id
@@ -42,9 +42,9 @@ def run_sweep_command(path: Path, *, slots: int | None, output: Path, as_json: b
     progress = ProgressConsole()
     inputs = read_inputs(path, lambda line: progress.print(line, markup=False, soft_wrap=True))
     count = _slots(slots, parallel_evals=inputs.config.sweep.parallel_evals)
-    display = make_display(inputs.config.goal, progress)
     try:
-        result = asyncio.run(_run(inputs, slots=count, output=output, display=display))
+        with showing(inputs.config.goal, progress) as display:
+            result = asyncio.run(_run(inputs, slots=count, output=output, display=display))
     except asyncio.CancelledError:
         progress.print(f"interrupted; what was found, if anything, is in {output}", markup=False)
         return EXIT_INTERRUPTED
@@ -72,34 +72,33 @@ def _slots(asked: int | None, *, parallel_evals: int) -> int:
 async def _run(inputs: Inputs, *, slots: int, output: Path, display: Display) -> SweepResult:
     time = asyncio.get_running_loop().time
     began = time()
-    with display:
-        interrupts = _Interrupts()
-        plan = await inputs.plan(display.planning)
-        for note in plan_notes(plan):
-            display.note(note)
-        with ResultsFolder.create(output, new_sweep_id()) as folder:
-            log_to_file(folder.logs / "coordinator.log")
-            folder.write_config(inputs.config)
-            folder.write_plan(plan)
-            sweep = Sweep(
-                sweep_id=folder.path.name,
-                plan=plan,
-                trace=inputs.trace,
-                folder=folder,
-                display=display,
-                versions=engine_versions(),
-                fingerprint=engine_fingerprint(),
-                planning_seconds=time() - began,
-            )
-            display.planning(f"starting {slots} replay slots")
-            planner = any(map(scales, plan.config.search_space.planner_scaling_policy))
-            children = ChildSettings(
-                warm_up=_WARM_UP_WITH_PLANNER if planner else ENGINE_WARM_UP,
-                log_folder=folder.logs,
-            )
-            async with _embedded_worker(slots=slots, children=children, logs=folder.logs) as bus:
-                interrupts.has_something_to_keep = True
-                return await sweep.run(bus, interrupts.stop)
+    interrupts = _Interrupts()
+    plan = await inputs.plan(display.planning)
+    for note in plan_notes(plan):
+        display.note(note)
+    with ResultsFolder.create(output, new_sweep_id()) as folder:
+        log_to_file(folder.logs / "coordinator.log")
+        folder.write_config(inputs.config)
+        folder.write_plan(plan)
+        sweep = Sweep(
+            sweep_id=folder.path.name,
+            plan=plan,
+            trace=inputs.trace,
+            folder=folder,
+            display=display,
+            versions=engine_versions(),
+            fingerprint=engine_fingerprint(),
+            planning_seconds=time() - began,
+        )
+        display.planning(f"starting {slots} replay slots")
+        planner = any(map(scales, plan.config.search_space.planner_scaling_policy))
+        children = ChildSettings(
+            warm_up=_WARM_UP_WITH_PLANNER if planner else ENGINE_WARM_UP,
+            log_folder=folder.logs,
+        )
+        async with _embedded_worker(slots=slots, children=children, logs=folder.logs) as bus:
+            interrupts.has_something_to_keep = True
+            return await sweep.run(bus, interrupts.stop)
 
 
 @asynccontextmanager
