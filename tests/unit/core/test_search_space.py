@@ -316,7 +316,7 @@ def test_a_program_may_pin_shapes_that_are_already_built() -> None:
         ("agg_max_num_seqs", [512, 1024], True),
         ("router_mode", ["round_robin", "kv_router"], False),
         ("router_mode", ["kv_router"], True),
-        ("planner_fpm_sampling", list(reversed(COMPOSITE_PRESETS["planner_fpm_sampling"])), False),
+        ("planner_fpm_sampling", [*COMPOSITE_PRESETS["planner_fpm_sampling"]][::-1], False),
         (
             "planner_fpm_sampling",
             [

@@ -1,0 +1,112 @@
+"""The planning process when it, or the one that started it, ends before the plan is made."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+from support.commands import small_sweep
+
+from schemas.config import SmartSearchConfig
+from spica_async.errors import SpicaError
+from spica_async.plan.process import make_plan
+
+CONFIG = SmartSearchConfig.model_validate(small_sweep())
+# Starts a plan, with the folder of the stand-in first in its path, and waits for it.
+PARENT = """
+import asyncio, sys
+from schemas.config import SmartSearchConfig
+from spica_async.plan.process import make_plan
+
+sys.path.insert(0, sys.argv[1])
+config = SmartSearchConfig.model_validate_json(sys.stdin.read())
+asyncio.run(make_plan(config, None, lambda _: None))
+"""
+FakeCore = Callable[[str], Path]
+
+
+@pytest.fixture(autouse=True)
+def _details_are_kept_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+
+@pytest.fixture
+def fake_core(tmp_path: Path) -> FakeCore:
+    """Writes a stand-in for the engine's core, which does this once the child imports it."""
+
+    def write(source: str) -> Path:
+        folder = tmp_path / "instead"
+        folder.mkdir()
+        (folder / "aisimulate_core.py").write_text(source)
+        return folder
+
+    return write
+
+
+def text_of(path: str) -> str:
+    return Path(path).read_text()
+
+
+async def test_a_child_that_dies_has_its_last_words_told(
+    fake_core: FakeCore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = "import os, sys\nsys.stderr.write('one\\nthe core is broken\\n'); "
+    monkeypatch.syspath_prepend(str(fake_core(words + "sys.stderr.flush(); os._exit(3)")))
+    with pytest.raises(SpicaError) as refusal:
+        await make_plan(CONFIG, None, lambda _: None)
+    told, _, kept = str(refusal.value).partition(" (details in ")
+    assert told == "the planning process ended with exit code 3: the core is broken"
+    assert text_of(kept.removesuffix(")")) == "one\nthe core is broken\n"
+
+
+async def test_a_child_that_is_killed_says_nothing(
+    fake_core: FakeCore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed = "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)"
+    monkeypatch.syspath_prepend(str(fake_core(killed)))
+    with pytest.raises(SpicaError, match="ended with exit code -9: it said nothing"):
+        await make_plan(CONFIG, None, lambda _: None)
+
+
+def test_the_child_ends_with_its_parent_whatever_it_is_doing(
+    fake_core: FakeCore, tmp_path: Path
+) -> None:
+    folder = fake_core(
+        "import pathlib, time\npathlib.Path(__file__).with_name('mark').touch()\ntime.sleep(600)"
+    )
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(small_sweep()))
+    program = [sys.executable, "-c", PARENT, str(folder)]
+    with config.open() as stdin, subprocess.Popen(program, stdin=stdin) as parent:
+        try:
+            while not (folder / "mark").exists():
+                assert parent.poll() is None
+                time.sleep(0.01)
+            (child,) = psutil.Process(parent.pid).children()
+        finally:
+            parent.kill()
+    try:
+        child.wait(timeout=30)
+    finally:
+        if child.is_running():
+            child.kill()
+
+
+async def test_a_backend_that_cannot_offload_is_left_out_of_a_plan() -> None:
+    document = small_sweep(
+        search_space__backend=["sglang", "vllm"],
+        search_space__num_g2_blocks=100,
+        search_space__kv_bytes_per_token=1024,
+    )
+    plan = await make_plan(SmartSearchConfig.model_validate(document), None, lambda _: None)
+    (branch,) = plan.branches
+    assert branch.backend.entries == ("vllm",)
+    reasons = {dropped.what: dropped.reason for dropped in plan.dropped}
+    assert "supported only for backend" in reasons["agg sglang agg tp 2"]
