@@ -10,7 +10,7 @@ READY  := $(VENV)/.ready
 export UV_FIND_LINKS :=
 export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 
-.PHONY: run test test-slow lint format lock setup schemas clean help
+.PHONY: run test test-slow bench lint format lock setup schemas clean help
 
 help: ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -23,6 +23,9 @@ test: lint ## Every check but the slow tests.
 
 test-slow: setup ## The tests that need minutes: real traces, real sweeps, real knobs.
 	$(BIN)/pytest -n 2 --dist worksteal -m slow --timeout 1200
+
+bench: setup ## The published planner and router sweeps on a real trace (half an hour).
+	$(BIN)/python benchmarks/published_sweeps.py planner router
 
 lint: setup ## ruff and mypy.
 	$(BIN)/ruff check .
