@@ -117,7 +117,7 @@ def _gpus(candidate: RankedCandidate) -> str:
     average = average_gpus(candidate.metrics)
     if abs(average - candidate.used_gpus) < _SAME_GPUS:
         return str(candidate.used_gpus)
-    return f"{average:.1f} of {candidate.used_gpus}"
+    return f"{average:.1f} from {candidate.used_gpus}"
 
 
 def _differences(samples: Sequence[Sample]) -> dict[str, list[str]]:
