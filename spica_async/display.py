@@ -17,7 +17,7 @@ from schemas.goal import OptimizationGoal, OptimizationTarget
 from schemas.results import CandidateRecord
 from spica_async.deployment_text import deployment, traffic_handling
 from spica_async.scoring import Candidate, pareto_front, rank
-from spica_async.search import BranchSearch
+from spica_async.search import BranchSearch, Observer
 from spica_async.units import figure, objective, seconds
 
 
@@ -32,7 +32,7 @@ class ProgressConsole(Console):
         self.quiet = True
 
 
-class Display(Protocol):
+class Display(Observer, Protocol):
     """What shows a sweep, from the first check of the input to the last candidate."""
 
     def start(self) -> None:
@@ -46,12 +46,6 @@ class Display(Protocol):
 
     def planning(self, line: str) -> None:
         """Say what is being done before the search."""
-
-    def evaluated(self, record: CandidateRecord) -> None:
-        """A unique sample has its verdict."""
-
-    def progressed(self, branch: BranchSearch) -> None:
-        """Something of the branch has changed."""
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from schemas.config import SmartSearchConfig
 from schemas.search_space import CompositeEntry
 from spica_async.errors import InputError
-from spica_async.space.knobs import enables
+from spica_async.space.knobs import enables, scales
 
 _FIELD = "search_space.planner_scaling_policy"
 
@@ -44,11 +44,7 @@ def filter_scaling_policies(config: SmartSearchConfig) -> FilteredPolicies:
             "planner scaling needs goal.sla.ttft_ms and itl_ms; with e2e_ms alone only static "
             "policies such as disabled can be searched"
         )
-        kept = tuple(
-            policy
-            for policy in policies
-            if not (enables(policy, "throughput") or enables(policy, "load"))
-        )
+        kept = tuple(policy for policy in policies if not scales(policy))
     else:
         return FilteredPolicies(tuple(policies))
     if not kept:

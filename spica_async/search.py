@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
-
-from pydantic import JsonValue
 
 from schemas.config import SmartSearchConfig
 from schemas.messages import EvaluationRequest, EvaluationResult, TraceLoad
@@ -62,7 +60,7 @@ class BranchSearch:
         state: budget, rounds, attempts and known samples.
         candidates: what was measured, in the order of its arrival.
         evaluation_seconds: the workers' time for this branch.
-        stand_ins: suggestions that the optimizer did not make.
+        stats: what was asked of the source of proposals, and how long that took.
     """
 
     def __init__(
@@ -207,9 +205,6 @@ class BranchSearch:
     ) -> CandidateRecord:
         proposal, sample = evaluation.proposal, evaluation.resolved.sample
         candidate = judged.candidate
-        projection: Mapping[str, JsonValue] | None = None
-        if proposal.projection is not None:
-            projection = proposal.projection.as_metadata()
         return CandidateRecord(
             candidate_id=self._candidate_id(proposal),
             branch=self.space.mode,
@@ -224,7 +219,7 @@ class BranchSearch:
             config=sample,
             metrics=dict(candidate.report) if candidate else None,
             facts=dict(evaluation.resolved.facts),
-            projection=dict(projection) if projection is not None else None,
+            projection=proposal.projection.as_metadata() if proposal.projection else None,
             stand_in=proposal.stand_in,
             worker=result.worker if result else None,
             timings=_timings(result, waited) if result else None,

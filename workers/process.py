@@ -7,7 +7,6 @@ whatever the evaluator started, and Ctrl-C in the terminal reaches none of them.
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import socket
 import subprocess
@@ -18,6 +17,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from schemas.envelope import MAX_MESSAGE_BYTES
+from spica_async.childproc import child_environment
 from workers.child import ChildGreeting
 from workers.groups import live_members, signal_group
 from workers.settings import ChildSettings
@@ -25,17 +25,6 @@ from workers.settings import ChildSettings
 _EXIT_WAIT_SECONDS = 1.0
 """Between the end of a child's channel and the news of its exit; normally milliseconds."""
 _GROUP_POLL_SECONDS = 0.02
-
-_CHILD_ENVIRONMENT = {
-    # Under kv_router the engine otherwise logs a line per request.
-    "DYN_LOG": "error",
-    "RUST_LOG": "error",
-    # One evaluation is one core's work; more threads would only fight with the other slots.
-    "OMP_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-    "MKL_NUM_THREADS": "1",
-    "NUMEXPR_NUM_THREADS": "1",
-}
 
 
 class ChildStartError(Exception):
@@ -207,7 +196,10 @@ async def spawn_child(settings: ChildSettings, log_path: Path | None) -> ChildPr
 
 
 def _environment(settings: ChildSettings) -> dict[str, str]:
-    # An empty entry in sys.path stands for the current folder.
-    own_paths = [path or os.getcwd() for path in sys.path]  # noqa: PTH109 - a string is needed
-    paths = os.pathsep.join([*settings.import_paths, *own_paths])
-    return {**os.environ, **_CHILD_ENVIRONMENT, "PYTHONPATH": paths}
+    return child_environment(
+        settings.import_paths,
+        # Under kv_router the engine otherwise logs a line per request.
+        DYN_LOG="error",
+        RUST_LOG="error",
+        NUMEXPR_NUM_THREADS="1",
+    )

@@ -11,7 +11,7 @@ import os
 import pkgutil
 import socket
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import structlog
@@ -174,9 +174,7 @@ class Supervisor:
             if self._retired == len(self._slots):
                 raise
             # The others go on: one child more may be just what the machine has no room for.
-            self._log.error(
-                "worker.slot_retired", slot=slot.index, error=str(error)
-            )  # a child's fault has no traceback here
+            self._log.error("worker.slot_retired", slot=slot.index, error=str(error))
 
     async def _serve(self, slot: Slot, consumer: Consumer) -> None:
         await slot.start()
@@ -185,7 +183,7 @@ class Supervisor:
             try:
                 await self._handle(slot, delivery)
             except ChildStartError:
-                await self._give_back(delivery)
+                await self._settle(delivery.nack(requeue=True))
                 raise
             finally:
                 self._working.remove(slot.index)
@@ -199,7 +197,7 @@ class Supervisor:
             addressed = parse_request(delivery.message)
         except MalformedRequestError as error:
             self._count_malformed(error)
-            await self._settle(delivery, done=False)
+            await self._settle(delivery.nack(requeue=False))
             return
         result = await self._evaluate(slot, addressed.request)
         try:
@@ -207,9 +205,9 @@ class Supervisor:
         except UnroutableError as error:
             # Its coordinator is gone; the dead-letter queue keeps the request for the next one.
             self._log.warning("worker.result_unroutable", error=str(error))
-            await self._settle(delivery, done=False)
+            await self._settle(delivery.nack(requeue=False))
         else:
-            await self._settle(delivery, done=True)
+            await self._settle(delivery.ack())
 
     async def _evaluate(self, slot: Slot, request: EvaluationRequest) -> EvaluationResult:
         time = asyncio.get_running_loop().time
@@ -257,18 +255,9 @@ class Supervisor:
         )
         await self._bus.publish(addressed.reply_to, _to_message(completed))
 
-    async def _give_back(self, delivery: Delivery) -> None:
+    async def _settle(self, settling: Awaitable[None]) -> None:
         try:
-            await delivery.nack(requeue=True)
-        except DeliveryLostError as error:
-            self._log.warning("worker.delivery_lost", error=str(error))
-
-    async def _settle(self, delivery: Delivery, *, done: bool) -> None:
-        try:
-            if done:
-                await delivery.ack()
-            else:
-                await delivery.nack(requeue=False)
+            await settling
         except DeliveryLostError as error:
             self._log.warning("worker.delivery_lost", error=str(error))
 

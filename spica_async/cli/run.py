@@ -96,15 +96,13 @@ async def _run(inputs: Inputs, *, slots: int, output: Path, display: Display) ->
             warm_up=_WARM_UP_WITH_PLANNER if planner else ENGINE_WARM_UP,
             log_folder=folder.logs,
         )
-        async with _embedded_worker(slots=slots, children=children, logs=folder.logs) as bus:
+        async with _embedded_worker(slots=slots, children=children) as bus:
             interrupts.has_something_to_keep = True
             return await sweep.run(bus, interrupts.stop)
 
 
 @asynccontextmanager
-async def _embedded_worker(
-    *, slots: int, children: ChildSettings, logs: Path
-) -> AsyncIterator[Bus]:
+async def _embedded_worker(*, slots: int, children: ChildSettings) -> AsyncIterator[Bus]:
     """A worker that lives as long as the context, and the bus that it listens to.
 
     Raises:
@@ -130,7 +128,8 @@ async def _embedded_worker(
         failed = group.subgroup(ChildStartError)
         if failed is None:
             raise
-        raise SpicaError(f"no replay could be started: {first_cause(failed)}; see {logs}") from None
+        cause, logs = first_cause(failed), children.log_folder
+        raise SpicaError(f"no replay could be started: {cause}; see {logs}") from None
 
 
 class _Interrupts:

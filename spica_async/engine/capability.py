@@ -13,6 +13,7 @@ from typing import Any, Final
 from schemas.goal import PlannerTarget
 from schemas.messages import Sample, SyntheticLoad
 from spica_async.engine.capacity import one_line
+from spica_async.engine.evaluation import replay, replay_arguments
 
 UNREPRESENTABLE_SCALARS: Final[Mapping[str, str]] = MappingProxyType(
     {"offload_batch_size": "the replay copies each block by itself: it has no batches"}
@@ -48,11 +49,6 @@ def probe_replay(sample: Sample) -> str | None:
     Raises:
         KeyError: if the sample lacks a field.
     """
-    from spica_async.engine.evaluation import (  # noqa: PLC0415 - it imports this module
-        replay,
-        replay_arguments,
-    )
-
     try:
         replay(_PROBE_LOAD, replay_arguments({**sample, **_PROBE_OVERRIDES}, sla=None))
     except KeyError:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Final, Literal
 
+from schemas.search_space import Role
 from spica_async.engine import runtime
-from spica_async.engine.config import Role, SampleView, engine_config
+from spica_async.engine.config import SampleView, engine_config
 
 RejectionKind = Literal["no_kv_room", "indivisible", "no_performance_data", "unsupported"]
 

@@ -6,11 +6,17 @@ Pure: nothing of Dynamo is imported, so a test may compare two samples' argument
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from schemas.goal import SLATarget
+from schemas.presets import (
+    FPM_SAMPLING_KEYS,
+    LOAD_PREDICTOR_FAMILY_DEFAULTS,
+    LOAD_SENSITIVITY_KEYS,
+    SCALING_POLICY_KEYS,
+)
+from schemas.search_space import Role
 
-Role = Literal["agg", "prefill", "decode"]
 Arguments = dict[str, Any]
 
 WORKER_TYPES: Final[Mapping[Role, str]] = {
@@ -30,19 +36,11 @@ _OFFLOAD_BANDWIDTHS: Final[Mapping[str, str]] = {
 _ROUTER_WEIGHTS: Final = ("overlap_score_credit", "prefill_load_scale", "router_temperature")
 _OFFLOAD_ROUTER_WEIGHTS: Final = ("host_cache_hit_weight", "disk_cache_hit_weight")
 _PLANNER_FIELDS: Final = (
-    "throughput_adjustment_interval_seconds",
-    "load_adjustment_interval_seconds",
-    "max_num_fpm_samples",
-    "fpm_sample_bucket_size",
-    "load_scaling_down_sensitivity",
-    "load_min_observations",
-    "load_predictor",
-    "load_predictor_log1p",
-    "prophet_window_size",
-    "kalman_q_level",
-    "kalman_q_trend",
-    "kalman_r",
-    "kalman_min_points",
+    *SCALING_POLICY_KEYS,
+    *FPM_SAMPLING_KEYS,
+    *LOAD_SENSITIVITY_KEYS,
+    *("load_predictor", "load_predictor_log1p"),
+    *(name for family in LOAD_PREDICTOR_FAMILY_DEFAULTS.values() for name in family),
 )
 # Without these each replay opens ports and writes megabytes of HTML.
 _PLANNER_SILENCE: Final[Mapping[str, Any]] = {
@@ -139,9 +137,7 @@ def planner_arguments(sample: SampleView, sla: SLATarget | None) -> Arguments | 
     Raises:
         ValueError: if the planner's target is `sla` and TTFT or ITL is missing.
     """
-    throughput = sample["enable_throughput_scaling"]
-    load = sample["enable_load_scaling"]
-    if not (throughput or load):
+    if not (sample["enable_throughput_scaling"] or sample["enable_load_scaling"]):
         return None
     target = sample["planner_optimization_target"]
     mode = sample["deployment_mode"]
@@ -149,8 +145,6 @@ def planner_arguments(sample: SampleView, sla: SLATarget | None) -> Arguments | 
         "mode": mode,
         "backend": sample["backend"],
         "optimization_target": target,
-        "enable_throughput_scaling": throughput,
-        "enable_load_scaling": load,
         "max_gpu_budget": sample["gpu_budget"],
         **_present(sample, {"min_gpu_budget": "min_gpu_budget", "min_endpoint": "min_endpoint"}),
         **{name: sample[name] for name in _PLANNER_FIELDS if sample.get(name) is not None},

@@ -21,6 +21,7 @@ from schemas.messages import (
     SyntheticLoad,
     TraceLoad,
 )
+from schemas.search_space import Role
 from spica_async.engine import runtime
 from spica_async.engine.capacity import (
     RejectionKind,
@@ -31,7 +32,6 @@ from spica_async.engine.capacity import (
 )
 from spica_async.engine.config import (
     Arguments,
-    Role,
     planner_arguments,
     roles,
     router_arguments,

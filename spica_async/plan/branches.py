@@ -204,8 +204,7 @@ class BranchBuilder:
     def _enumerate(
         self, mode: DeploymentMode, viable: Mapping[Backend, Mapping[Role, set[ParallelShape]]]
     ) -> ParallelPool | None:
-        space = self.config.search_space
-        low, high = space.min_gpu_budget or 1, space.gpu_budget
+        low, high = self._gpu_limits
         try:
             pool = enumerate_pool(ROLES[mode], viable, gpu_budget=high, min_gpu_budget=low)
         except PoolTooLargeError as error:
@@ -228,8 +227,7 @@ class BranchBuilder:
         menu: list[ParallelConfig],
         viable: Mapping[Backend, Mapping[Role, set[ParallelShape]]],
     ) -> ParallelPool:
-        low = self.config.search_space.min_gpu_budget or 1
-        high = self.config.search_space.gpu_budget
+        low, high = self._gpu_limits
         legal: dict[ParallelConfig, set[Backend]] = {}
         for index, config in enumerate(menu):
             where = f"search_space.parallel_configs[{index}]"
@@ -243,16 +241,20 @@ class BranchBuilder:
                 if all(config[role].shape in by_role[role] for role in ROLES[mode])
             }
             if not legal[config]:
-                reasons = "\n".join(f"  {reason}" for reason in self._reasons())
-                raise InputError(f"{where}: no backend can run {config}:\n{reasons}")
+                raise InputError(f"{where}: no backend can run {config}:\n{self._reasons()}")
         return menu_pool(ROLES[mode], legal)
 
-    def _reasons(self) -> Iterator[str]:
-        return (f"{dropped.what}: {dropped.reason}" for dropped in self.dropped)
+    @property
+    def _gpu_limits(self) -> tuple[int, int]:
+        space = self.config.search_space
+        return space.min_gpu_budget or 1, space.gpu_budget
+
+    def _reasons(self) -> str:
+        return "\n".join(f"  {dropped.what}: {dropped.reason}" for dropped in self.dropped)
 
     def _nothing_viable(self) -> str:
         space = self.config.search_space
-        reasons = "\n".join(f"  {reason}" for reason in self._reasons())
+        reasons = self._reasons()
         if not self.backend_versions:
             return f"search_space.backend: none can be replayed on {space.hardware_sku}:\n{reasons}"
         return (

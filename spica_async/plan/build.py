@@ -34,7 +34,6 @@ from spica_async.space.knobs import (
     OFFLOAD_WEIGHTS,
     ROUTER_WEIGHTS,
     enables,
-    engine_knob_names,
     scales,
 )
 
@@ -132,7 +131,6 @@ def _inert_settings(space: SearchSpace, *, is_moe: bool) -> list[str]:
         if mode not in space.deployment_mode:
             prefixes = tuple(f"{role}_" for role in roles)
             named = [n for n in SearchSpace.model_fields if n.startswith(prefixes)]
-            named += engine_knob_names(mode)
             reason = f"deployment_mode has no {mode}"
             inert |= dict.fromkeys((n for n in named if n != "prefill_load_scale"), reason)
     if "kv_router" not in space.router_mode:

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import JsonValue
 
 from schemas.search_space import Backend, DeploymentMode
@@ -117,7 +119,7 @@ class BranchSpace:
     @cached_property
     def _blocks(self) -> tuple[_Block, ...]:
         return tuple(
-            _Block(backend, tuple(self._active_choices(backend)))
+            _Block(backend, self.pool.legal_indices(backend), tuple(self._active_choices(backend)))
             for backend in self.pool.backends
             if backend in self.backend.entries
         )
@@ -128,7 +130,6 @@ class BranchSpace:
             knob.name: knob for knob in self.knobs if knob.name not in self.ignored.get(backend, ())
         }
         grouped = {"router_mode", *ROUTER_WEIGHTS, *OFFLOAD_WEIGHTS, *PLANNER_COMPOSITES}
-        yield [{"": index} for index in map(int, self.pool.legal_indices(backend))]
         yield _router_choices(by_name)
         yield _planner_choices(by_name)
         for name, knob in by_name.items():
@@ -138,24 +139,25 @@ class BranchSpace:
 
 @dataclass(frozen=True)
 class _Block:
-    """The distinct selections of one backend, addressed in mixed radix over independent groups."""
+    """The distinct selections of one backend, in mixed radix over its configurations and groups."""
 
     backend: Backend
+    configs: NDArray[np.intp]
     groups: tuple[Sequence[Mapping[str, JsonValue]], ...]
 
     @property
     def size(self) -> int:
-        return math.prod(len(group) for group in self.groups)
+        return math.prod((len(self.configs), *map(len, self.groups)))
 
     def selection(self, space: BranchSpace, index: int) -> Selection:
+        index, position = divmod(index, len(self.configs))
         chosen: dict[str, JsonValue] = {}
         for group in self.groups:
             index, at = divmod(index, len(group))
             chosen |= group[at]
-        position = chosen.pop("")
-        assert isinstance(position, int)  # noqa: S101  # put there by the first group
         assert not isinstance(space.kv_load, tuple)  # noqa: S101  # ranges are not counted
-        return Selection(space.mode, self.backend, space.pool[position], chosen, space.kv_load)
+        config = space.pool[int(self.configs[position])]
+        return Selection(space.mode, self.backend, config, chosen, space.kv_load)
 
 
 def _entry(knob: Knob, assignment: Assignment) -> JsonValue:

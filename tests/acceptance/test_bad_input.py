@@ -89,26 +89,11 @@ def assert_one_error(tmp_path: Path, finished: Finished, words: list[str]) -> No
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"), [case[1:] for case in IN_THE_FILE], ids=[case[0] for case in IN_THE_FILE]
-)
-def test_the_file(
-    spica: Spica,
-    write_config: WriteConfig,
-    tmp_path: Path,
-    changes: dict[str, Any],
-    words: list[str],
-) -> None:
-    finished = spica("run", write_config(small_sweep(**changes)))
-
-    assert_one_error(tmp_path, finished, words)
-
-
-@pytest.mark.parametrize(
     ("changes", "words"),
-    [case[1:] for case in FROM_THE_ENGINE],
-    ids=[case[0] for case in FROM_THE_ENGINE],
+    [case[1:] for case in (*IN_THE_FILE, *FROM_THE_ENGINE)],
+    ids=[case[0] for case in (*IN_THE_FILE, *FROM_THE_ENGINE)],
 )
-def test_the_engine(
+def test_a_configuration(
     spica: Spica,
     write_config: WriteConfig,
     tmp_path: Path,

@@ -17,8 +17,8 @@ from support.engine_samples import (
 
 from schemas.goal import SLATarget
 from schemas.messages import Sample
+from schemas.search_space import Role
 from spica_async.engine.config import (
-    Role,
     engine_config,
     gpus_per_worker,
     planner_arguments,
