@@ -9,7 +9,8 @@ from typing import Final
 from pydantic import BaseModel
 
 from schemas.config import SmartSearchConfig
-from schemas.events import EvaluationStarted
+from schemas.control import RollCalled, SweepCancelled
+from schemas.events import EvaluationStarted, WorkerHeartbeat, WorkerLeft
 from schemas.messages import EvaluationCompleted, EvaluationRequested
 from schemas.results import CandidateRecord, SweepResult
 
@@ -19,6 +20,10 @@ PUBLISHED: Final[tuple[type[BaseModel], ...]] = (
     EvaluationRequested,
     EvaluationCompleted,
     EvaluationStarted,
+    WorkerHeartbeat,
+    WorkerLeft,
+    RollCalled,
+    SweepCancelled,
     CandidateRecord,
     SweepResult,
 )

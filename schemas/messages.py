@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Final, Literal
 
-from pydantic import Field, JsonValue
+from pydantic import Field, JsonValue, SecretStr, field_serializer
 
 from schemas.base import MessageModel
 from schemas.envelope import Envelope
@@ -31,14 +31,33 @@ Cause = Literal[
     "report_incomplete",
     "report_not_finite",
     "result_malformed",
+    "request_refused",
+    "delivery_limit",
+    "trace_unavailable",
 ]
 
 
+class TraceSource(MessageModel):
+    """A place that a trace can be fetched from."""
+
+    url: str = Field(min_length=1, description="http, https, or what fsspec opens, e.g. s3")
+    token: SecretStr | None = Field(
+        default=None, description="goes as a bearer token with the http request"
+    )
+
+    @field_serializer("token", when_used="json")
+    def _send_token(self, token: SecretStr | None) -> str | None:
+        return None if token is None else token.get_secret_value()
+
+
 class TraceLoad(MessageModel):
-    """A request trace on a disk that the worker can read."""
+    """A request trace, known by its digest and its size wherever it lies."""
 
     kind: Literal["trace"] = "trace"
-    path: str
+    path: str = Field(description="where it lies for the coordinator, and perhaps for others")
+    sources: list[TraceSource] = Field(
+        default_factory=list, description="where to fetch it, the best one first"
+    )
     sha256: str = Field(pattern="^[0-9a-f]{64}$")
     size_bytes: int = Field(ge=0)
     requests: int = Field(ge=1)

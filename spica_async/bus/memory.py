@@ -26,6 +26,7 @@ from spica_async.bus.port import (
     QueueConflictError,
     QueueNotFoundError,
     QueueSpec,
+    QueueStatus,
     UnroutableError,
     check_size,
 )
@@ -39,7 +40,9 @@ class MemoryBus:
 
     def __init__(self) -> None:
         self._queues: dict[str, _Queue] = {}
+        self._abandoned: dict[str, list[_Consumer]] = {}
         self._subscribers: dict[_Inbox[Event], str] = {}
+        self._listeners: set[_Inbox[Message]] = set()
 
     async def declare_queue(self, spec: QueueSpec) -> None:
         """See `Bus.declare_queue`."""
@@ -48,15 +51,24 @@ class MemoryBus:
             if existing.spec != spec:
                 raise QueueConflictError(f"declared as {existing.spec}, now as {spec}")
             return
-        bury: Callable[[_Entry], None] = _drop
-        if spec.dead_letter_queue is not None:
-            dead_letter_queue = self._queues.get(spec.dead_letter_queue)
-            if dead_letter_queue is None:
-                raise QueueNotFoundError(
-                    f"{spec.name}: its dead-letter queue {spec.dead_letter_queue} is not declared"
-                )
-            bury = dead_letter_queue.put
-        self._queues[spec.name] = _Queue(spec, bury)
+        if spec.dead_letter_queue is not None and spec.dead_letter_queue not in self._queues:
+            raise QueueNotFoundError(
+                f"{spec.name}: its dead-letter queue {spec.dead_letter_queue} is not declared"
+            )
+        self._queues[spec.name] = queue = _Queue(spec, self._bury)
+        # They have been waiting for a queue of that name since the last one was deleted.
+        for consumer in self._abandoned.pop(spec.name, ()):
+            queue.attach(consumer)
+
+    async def delete_queue(self, queue: str) -> None:
+        """See `Bus.delete_queue`."""
+        target = self._queues.pop(queue, None)
+        if target is not None:
+            self._abandoned[queue] = target.abandon()
+
+    async def queue_status(self, queue: str) -> QueueStatus:
+        """See `Bus.queue_status`."""
+        return self._existing(queue).status
 
     async def publish(self, queue: str, message: Message) -> None:
         """See `Bus.publish`."""
@@ -71,15 +83,15 @@ class MemoryBus:
         """See `Bus.consume`."""
         if prefetch < 1:
             raise ValueError(f"prefetch is {prefetch}, below 1")
-        source = self._queues.get(queue)
-        if source is None:
-            raise QueueNotFoundError(f"no queue {queue} to consume")
+        source = self._existing(queue)
         consumer = _Consumer(source, prefetch)
         source.attach(consumer)
         try:
             yield consumer
         finally:
-            source.close_consumer(consumer)
+            if consumer in self._abandoned.get(queue, ()):
+                self._abandoned[queue].remove(consumer)
+            consumer.queue.close_consumer(consumer)
 
     async def publish_event(self, topic: str, message: Message) -> None:
         """See `Bus.publish_event`."""
@@ -99,6 +111,35 @@ class MemoryBus:
         finally:
             del self._subscribers[inbox]
             inbox.close()
+
+    async def broadcast(self, message: Message) -> None:
+        """See `Bus.broadcast`."""
+        check_size(message)
+        for inbox in self._listeners:
+            inbox.put(message)
+
+    @asynccontextmanager
+    async def listen(self) -> AsyncIterator[AsyncIterator[Message]]:
+        """See `Bus.listen`."""
+        inbox = _Inbox[Message]()
+        self._listeners.add(inbox)
+        try:
+            yield inbox
+        finally:
+            self._listeners.remove(inbox)
+            inbox.close()
+
+    def _bury(self, spec: QueueSpec, entry: _Entry) -> None:
+        """Put a dead entry where its queue says; as a broker does, drop it when that is nowhere."""
+        target = self._queues.get(spec.dead_letter_queue or "")
+        if target is not None:
+            target.put(entry)
+
+    def _existing(self, queue: str) -> _Queue:
+        try:
+            return self._queues[queue]
+        except KeyError:
+            raise QueueNotFoundError(f"there is no queue {queue}") from None
 
 
 class _Inbox(Generic[ItemT]):
@@ -121,13 +162,18 @@ class _Inbox(Generic[ItemT]):
     def put(self, item: ItemT) -> None:
         self._items.put_nowait(item)
 
-    def close(self) -> list[ItemT]:
-        """End the iteration at once; returns what was not read."""
+    def clear(self) -> list[ItemT]:
+        """Take out and return what was not read."""
         unread: list[ItemT] = []
         while not self._items.empty():
             item = self._items.get_nowait()
             if item is not None:
                 unread.append(item)
+        return unread
+
+    def close(self) -> list[ItemT]:
+        """End the iteration at once; returns what was not read."""
+        unread = self.clear()
         self._items.put_nowait(None)
         return unread
 
@@ -141,27 +187,41 @@ class _Entry:
     dead_letter: DeadLetter | None = None
 
 
-def _drop(_entry: _Entry) -> None:
-    """What becomes of a rejected message in a queue without a dead-letter queue."""
-
-
 class _Queue:
     """Two lines, those that came back first, and the consumers with room, in turn."""
 
-    def __init__(self, spec: QueueSpec, bury: Callable[[_Entry], None]) -> None:
+    def __init__(self, spec: QueueSpec, bury: Callable[[QueueSpec, _Entry], None]) -> None:
         self.spec = spec
         self._bury = bury
         self._returned: deque[_Entry] = deque()
         self._ready: deque[_Entry] = deque()
+        self._consumers: list[_Consumer] = []
         self._with_room: deque[_Consumer] = deque()
+
+    @property
+    def status(self) -> QueueStatus:
+        return QueueStatus(len(self._returned) + len(self._ready), len(self._consumers))
 
     def put(self, entry: _Entry) -> None:
         self._ready.append(entry)
         self._hand_out()
 
     def attach(self, consumer: _Consumer) -> None:
-        self._with_room.append(consumer)
-        self._hand_out()
+        consumer.queue = self
+        if consumer.has_room:
+            self._consumers.append(consumer)
+            self._with_room.append(consumer)
+            self._hand_out()
+
+    def abandon(self) -> list[_Consumer]:
+        """Drop everything; returns the consumers, which would go on taking."""
+        self._returned.clear()
+        self._ready.clear()
+        self._with_room.clear()
+        abandoned, self._consumers = self._consumers, []
+        for consumer in abandoned:
+            consumer.drop()
+        return abandoned
 
     def stop_consumer(self, consumer: _Consumer) -> None:
         self._lose(consumer, self._stop_taking(consumer))
@@ -183,7 +243,9 @@ class _Queue:
         self._hand_out()
 
     def _stop_taking(self, consumer: _Consumer) -> list[_MemoryDelivery]:
-        if consumer.has_room:
+        if consumer in self._consumers:
+            self._consumers.remove(consumer)
+        if consumer in self._with_room:
             self._with_room.remove(consumer)
         return consumer.stop_taking()
 
@@ -204,10 +266,8 @@ class _Queue:
                 self._returned.append(entry)
 
     def _dead_letter(self, entry: _Entry, reason: DeadLetterReason) -> None:
-        # A returned entry has counted its last delivery already, a rejected one has not.
-        rejected = reason is DeadLetterReason.REJECTED
-        count = entry.delivery_count + (1 if rejected else 0)
-        self._bury(_Entry(entry.message, dead_letter=DeadLetter(self.spec.name, reason, count)))
+        letter = DeadLetter(self.spec.name, reason)
+        self._bury(self.spec, _Entry(entry.message, dead_letter=letter))
 
     def _hand_out(self) -> None:
         while self._with_room and (self._returned or self._ready):
@@ -250,6 +310,13 @@ class _Consumer:
         self._taking = False
         return self._inbox.close()
 
+    def drop(self) -> None:
+        """Lose what is held or unread, since the queue is gone."""
+        self._inbox.clear()
+        for delivery in self.unsettled:
+            delivery.state = _State.LOST
+        self.unsettled.clear()
+
 
 class _State(Enum):
     """The life of a delivery: from unsettled to one of the others, once."""
@@ -291,7 +358,7 @@ class _MemoryDelivery:
             return
         message = f"message {self.message.message_id} of {self.consumer.queue.spec.name}"
         if self.state is _State.LOST:
-            raise DeliveryLostError(f"{message}: its consumer was closed; it is delivered again")
+            raise DeliveryLostError(f"{message}: its consumer or its queue was lost")
         if self.state is not _State.UNSETTLED:
             raise AlreadySettledError(f"{message}: {self.state.name.lower()} before")
         self.state = state

@@ -44,6 +44,14 @@ class AlreadySettledError(BusError):
     """The delivery was settled before, and otherwise: acked against nacked."""
 
 
+class BusUnavailableError(BusError):
+    """The bus could not be reached, or did not answer, in the time that it is given."""
+
+
+class AccessRefusedError(BusError):
+    """The bus knows this user, or does not, and refuses what was asked."""
+
+
 @dataclass(frozen=True, slots=True)
 class QueueSpec:
     """A durable queue.
@@ -52,14 +60,18 @@ class QueueSpec:
     `dead_letter_queue`, as does one that is rejected. Without a dead-letter queue a rejected
     message is dropped; a limit without one is refused, since it would lose messages unseen.
 
+    A queue that nobody has consumed for `expires_seconds` (none: never) may be deleted with what
+    it holds.
+
     Raises:
-        ValueError: the limit is negative or lacks a dead-letter queue, or the queue would be its
-            own dead-letter queue.
+        ValueError: the limit is negative or lacks a dead-letter queue, the queue would be its
+            own dead-letter queue, or would expire at once.
     """
 
     name: str
     delivery_limit: int | None = None
     dead_letter_queue: str | None = None
+    expires_seconds: int | None = None
 
     def __post_init__(self) -> None:
         if self.delivery_limit is not None:
@@ -69,6 +81,19 @@ class QueueSpec:
                 raise ValueError(f"{self.name}: a delivery limit needs a dead-letter queue")
         if self.dead_letter_queue == self.name:
             raise ValueError(f"{self.name}: a queue cannot be its own dead-letter queue")
+        if self.expires_seconds is not None and self.expires_seconds < 1:
+            raise ValueError(f"{self.name}: expires_seconds is {self.expires_seconds}, below 1")
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStatus:
+    """What a queue holds and who reads it, at the moment of asking.
+
+    `ready` counts the messages that wait for a consumer, without those that one holds.
+    """
+
+    ready: int
+    consumers: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,15 +125,18 @@ class DeadLetterReason(StrEnum):
     """A consumer settled it with `nack(requeue=False)`."""
     DELIVERY_LIMIT = "delivery_limit"
     """It came back more often than its queue allows."""
+    EXPIRED = "expired"
+    """It waited longer than an operator's policy allows."""
+    MAXLEN = "maxlen"
+    """The queue was longer than an operator's policy allows."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """Where a message died: after `count` deliveries from `queue`, the last one included."""
+    """In which queue a message died, and why."""
 
     queue: str
     reason: DeadLetterReason
-    count: int
 
 
 class Delivery(Protocol):
@@ -161,7 +189,10 @@ class Consumer(Protocol):
 
 
 class Bus(Protocol):
-    """Work queues with acknowledgements, and events by topic."""
+    """Work queues with acknowledgements, events by topic, and words to everybody.
+
+    Any verb may raise `BusUnavailableError` and `AccessRefusedError`.
+    """
 
     async def declare_queue(self, spec: QueueSpec) -> None:
         """Make the queue, or check that it exists just so.
@@ -169,6 +200,16 @@ class Bus(Protocol):
         Raises:
             QueueConflictError: it exists with other arguments.
             QueueNotFoundError: its dead-letter queue was not declared before it.
+        """
+
+    async def delete_queue(self, queue: str) -> None:
+        """Delete the queue with what it holds, if it exists; its consumers wait for its return."""
+
+    async def queue_status(self, queue: str) -> QueueStatus:
+        """Tell what the queue holds.
+
+        Raises:
+            QueueNotFoundError: there is no such queue.
         """
 
     async def publish(self, queue: str, message: Message) -> None:
@@ -191,6 +232,9 @@ class Bus(Protocol):
         back, a `nack(requeue=True)` or the closing or loss of the consumer, counts as one delivery
         against the queue's limit.
 
+        A consumer outlives the loss of its connection, and that of its queue: it loses what it
+        holds and goes on when there is a connection, and a queue of that name, again.
+
         Raises:
             QueueNotFoundError: there is no such queue (on entry).
             ValueError: `prefetch` is below 1 (on entry).
@@ -209,8 +253,19 @@ class Bus(Protocol):
         """Receive every event published while the context is open, in order.
 
         In `pattern`, `*` stands for exactly one word and `#` for any number of words, none
-        included. The iteration ends when the context is closed.
+        included. The iteration ends when the context is closed. What is published while a
+        connection is lost is missed.
         """
+
+    async def broadcast(self, message: Message) -> None:
+        """Tell all who listen at this moment, of which there may be none.
+
+        Raises:
+            MessageTooLargeError: see `MAX_MESSAGE_BYTES`.
+        """
+
+    def listen(self) -> AbstractAsyncContextManager[AsyncIterator[Message]]:
+        """Receive every broadcast while the context is open, as `subscribe` does events."""
 
 
 def check_size(message: Message) -> None:

@@ -13,7 +13,14 @@ DELIVERY_LIMIT: Final = 20
 DEAD_QUEUE: Final = QueueSpec("spica.dead")
 """Takes what nobody could handle. It has no limit of its own: there is nowhere to go from here."""
 
+RESULTS_EXPIRE_SECONDS: Final = 24 * 60 * 60
+"""How long results wait for a coordinator that is gone."""
+
 EVALUATION_STARTED_TOPIC: Final = "worker.evaluation.started"
+WORKER_HEARTBEAT_TOPIC: Final = "worker.heartbeat"
+WORKER_LEFT_TOPIC: Final = "worker.left"
+WORKER_TOPICS: Final = "worker.#"
+"""All that workers tell of themselves."""
 
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")
 
@@ -24,7 +31,7 @@ def requests_queue(engine_fingerprint: str) -> QueueSpec:
     Raises:
         ValueError: the fingerprint is not 1 to 128 letters, digits, `_` or `-`.
     """
-    return _work_queue("spica.requests", engine_fingerprint)
+    return QueueSpec(_name("spica.requests", engine_fingerprint), DELIVERY_LIMIT, DEAD_QUEUE.name)
 
 
 def results_queue(coordinator: str) -> QueueSpec:
@@ -33,7 +40,12 @@ def results_queue(coordinator: str) -> QueueSpec:
     Raises:
         ValueError: the coordinator's name is not 1 to 128 letters, digits, `_` or `-`.
     """
-    return _work_queue("spica.results", coordinator)
+    return QueueSpec(
+        _name("spica.results", coordinator),
+        DELIVERY_LIMIT,
+        DEAD_QUEUE.name,
+        RESULTS_EXPIRE_SECONDS,
+    )
 
 
 async def declare(bus: Bus, *queues: QueueSpec) -> None:
@@ -42,7 +54,7 @@ async def declare(bus: Bus, *queues: QueueSpec) -> None:
         await bus.declare_queue(spec)
 
 
-def _work_queue(prefix: str, owner: str) -> QueueSpec:
+def _name(prefix: str, owner: str) -> str:
     if not _PLAIN_NAME.fullmatch(owner):
         raise ValueError(f"{prefix}.*: {owner!r} is not 1 to 128 letters, digits, '_' or '-'")
-    return QueueSpec(f"{prefix}.{owner}", DELIVERY_LIMIT, DEAD_QUEUE.name)
+    return f"{prefix}.{owner}"

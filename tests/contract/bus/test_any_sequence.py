@@ -126,8 +126,7 @@ class AnySequence(RuleBasedStateMachine):
     def reject(self, data: st.DataObject) -> None:
         delivery = self.let_go(data)
         name = delivery.message.message_id
-        count = self.times_back[name] + 1
-        self.dead[name] = DeadLetter("work", DeadLetterReason.REJECTED, count)
+        self.dead[name] = DeadLetter("work", DeadLetterReason.REJECTED)
         self.runner.run(delivery.nack(requeue=False))
 
     @precondition(lambda self: self.lost)
@@ -189,7 +188,7 @@ class AnySequence(RuleBasedStateMachine):
         alive = set(self.returned) | set(self.ready) | held - last_straw
         assert await self.read_everything("work", len(alive)) == dict.fromkeys(alive)
         for name in last_straw:
-            self.dead[name] = DeadLetter("work", DeadLetterReason.DELIVERY_LIMIT, LIMIT + 1)
+            self.dead[name] = DeadLetter("work", DeadLetterReason.DELIVERY_LIMIT)
         assert await self.read_everything("dead", len(self.dead)) == self.dead
         assert len(alive) + len(self.dead) + len(self.acked) == self.published
         await self.stack.aclose()
@@ -217,7 +216,7 @@ class AnySequence(RuleBasedStateMachine):
         name = delivery.message.message_id
         self.times_back[name] += 1
         if self.times_back[name] > LIMIT:
-            self.dead[name] = DeadLetter("work", DeadLetterReason.DELIVERY_LIMIT, LIMIT + 1)
+            self.dead[name] = DeadLetter("work", DeadLetterReason.DELIVERY_LIMIT)
         else:
             self.returned.append(name)
 

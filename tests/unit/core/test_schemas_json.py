@@ -42,6 +42,7 @@ def test_generating_writes_every_schema(tmp_path: Path, monkeypatch: pytest.Monk
                 "EvaluationCompleted",
                 "EvaluationStarted",
             ),
+            *("WorkerHeartbeat", "WorkerLeft", "RollCalled", "SweepCancelled"),
             *("CandidateRecord", "SweepResult"),
         )
     }

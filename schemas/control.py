@@ -1,0 +1,38 @@
+"""What every worker is told, whether it is concerned or not."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+from pydantic import Field
+
+from schemas.base import MessageModel
+from schemas.envelope import Envelope
+
+ROLL_CALL: Final = "spica.worker.roll_call.v1"
+SWEEP_CANCELLED: Final = "spica.sweep.cancelled.v1"
+
+
+class RollCall(MessageModel):
+    """Each worker answers with a heartbeat at once."""
+
+    coordinator: str = Field(min_length=1, description="who asks")
+
+
+class SweepCancellation(MessageModel):
+    """Nobody waits for what of this sweep has not started; what runs has a while to end."""
+
+    sweep_id: str = Field(min_length=1)
+    grace_seconds: float = Field(ge=0, description="from now on, for evaluations that run")
+
+
+class RollCalled(Envelope[RollCall]):
+    """`spica.worker.roll_call.v1`."""
+
+    type: Literal["spica.worker.roll_call.v1"] = ROLL_CALL
+
+
+class SweepCancelled(Envelope[SweepCancellation]):
+    """`spica.sweep.cancelled.v1`."""
+
+    type: Literal["spica.sweep.cancelled.v1"] = SWEEP_CANCELLED
