@@ -6,14 +6,13 @@ letters behave as over a network. It is not safe to use from several threads.
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Generic, TypeVar
 
+from spica_async.bus.inbox import Inbox
 from spica_async.bus.port import (
     AlreadySettledError,
     Consumer,
@@ -32,8 +31,6 @@ from spica_async.bus.port import (
 )
 from spica_async.bus.topics import topic_matches
 
-ItemT = TypeVar("ItemT")
-
 
 class MemoryBus:
     """Implements `spica_async.bus.port.Bus`; what it holds is gone with the process."""
@@ -41,8 +38,8 @@ class MemoryBus:
     def __init__(self) -> None:
         self._queues: dict[str, _Queue] = {}
         self._abandoned: dict[str, list[_Consumer]] = {}
-        self._subscribers: dict[_Inbox[Event], str] = {}
-        self._listeners: set[_Inbox[Message]] = set()
+        self._subscribers: dict[Inbox[Event], str] = {}
+        self._listeners: set[Inbox[Message]] = set()
 
     async def declare_queue(self, spec: QueueSpec) -> None:
         """See `Bus.declare_queue`."""
@@ -104,7 +101,7 @@ class MemoryBus:
     @asynccontextmanager
     async def subscribe(self, pattern: str) -> AsyncIterator[AsyncIterator[Event]]:
         """See `Bus.subscribe`."""
-        inbox = _Inbox[Event]()
+        inbox = Inbox[Event]()
         self._subscribers[inbox] = pattern
         try:
             yield inbox
@@ -121,7 +118,7 @@ class MemoryBus:
     @asynccontextmanager
     async def listen(self) -> AsyncIterator[AsyncIterator[Message]]:
         """See `Bus.listen`."""
-        inbox = _Inbox[Message]()
+        inbox = Inbox[Message]()
         self._listeners.add(inbox)
         try:
             yield inbox
@@ -140,42 +137,6 @@ class MemoryBus:
             return self._queues[queue]
         except KeyError:
             raise QueueNotFoundError(f"there is no queue {queue}") from None
-
-
-class _Inbox(Generic[ItemT]):
-    """What was pushed and not read yet; iterates until it is closed."""
-
-    def __init__(self) -> None:
-        self._items: asyncio.Queue[ItemT | None] = asyncio.Queue()
-
-    def __aiter__(self) -> _Inbox[ItemT]:
-        return self
-
-    async def __anext__(self) -> ItemT:
-        item = await self._items.get()
-        if item is None:
-            # Left in place for others who wait and for whoever asks again.
-            self._items.put_nowait(None)
-            raise StopAsyncIteration
-        return item
-
-    def put(self, item: ItemT) -> None:
-        self._items.put_nowait(item)
-
-    def clear(self) -> list[ItemT]:
-        """Take out and return what was not read."""
-        unread: list[ItemT] = []
-        while not self._items.empty():
-            item = self._items.get_nowait()
-            if item is not None:
-                unread.append(item)
-        return unread
-
-    def close(self) -> list[ItemT]:
-        """End the iteration at once; returns what was not read."""
-        unread = self.clear()
-        self._items.put_nowait(None)
-        return unread
 
 
 @dataclass(slots=True)
@@ -284,7 +245,7 @@ class _Consumer:
     def __init__(self, queue: _Queue, prefetch: int) -> None:
         self.queue = queue
         self.unsettled: list[_MemoryDelivery] = []
-        self._inbox: _Inbox[_MemoryDelivery] = _Inbox()
+        self._inbox: Inbox[_MemoryDelivery] = Inbox()
         self._prefetch = prefetch
         self._taking = True
 

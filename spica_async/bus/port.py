@@ -233,7 +233,8 @@ class Bus(Protocol):
         against the queue's limit.
 
         A consumer outlives the loss of its connection, and that of its queue: it loses what it
-        holds and goes on when there is a connection, and a queue of that name, again.
+        holds and goes on when there is a connection, and a queue of that name, again. Who deletes
+        a queue should let a second pass before it is declared anew: consumers hear of it late.
 
         Raises:
             QueueNotFoundError: there is no such queue (on entry).

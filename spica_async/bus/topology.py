@@ -13,6 +13,11 @@ DELIVERY_LIMIT: Final = 20
 DEAD_QUEUE: Final = QueueSpec("spica.dead")
 """Takes what nobody could handle. It has no limit of its own: there is nowhere to go from here."""
 
+EVENTS_EXCHANGE: Final = "spica.events"
+"""Topics, for whoever listens."""
+CONTROL_EXCHANGE: Final = "spica.control"
+"""What every worker hears."""
+
 RESULTS_EXPIRE_SECONDS: Final = 24 * 60 * 60
 """How long results wait for a coordinator that is gone."""
 

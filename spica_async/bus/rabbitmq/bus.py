@@ -1,0 +1,332 @@
+"""The bus port over RabbitMQ: quorum queues for work, one exchange for events, one for control."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, Final, Self, TypeVar
+
+import structlog
+from aio_pika import ExchangeType
+from aio_pika.abc import AbstractChannel
+from tenacity import AsyncRetrying, retry_if_exception_type
+
+from spica_async.bus.address import BrokerAddress
+from spica_async.bus.port import (
+    AccessRefusedError,
+    BusUnavailableError,
+    Consumer,
+    Event,
+    Message,
+    QueueConflictError,
+    QueueNotFoundError,
+    QueueSpec,
+    QueueStatus,
+    UnroutableError,
+    check_size,
+)
+from spica_async.bus.rabbitmq.channels import KeyedLocks, ReusedChannel
+from spica_async.bus.rabbitmq.consumer import consuming
+from spica_async.bus.rabbitmq.delivery import from_pika, to_pika
+from spica_async.bus.rabbitmq.errors import (
+    NotFoundError,
+    OtherArgumentsError,
+    ReturnedError,
+    TransientError,
+    translated,
+)
+from spica_async.bus.rabbitmq.link import Link, pauses
+from spica_async.bus.rabbitmq.state import OnState, StateReport
+from spica_async.bus.rabbitmq.subscription import subscribed
+from spica_async.bus.topology import CONTROL_EXCHANGE, EVENTS_EXCHANGE
+
+ResultT = TypeVar("ResultT")
+
+log = structlog.get_logger(__name__)
+
+DEFAULT_PATIENCE_SECONDS: Final = 600.0
+DEFAULT_CONNECT_SECONDS: Final = 30.0
+_SLOW_PUBLISH_SECONDS: Final = 3.0
+"""After so long without an answer the broker is taken not to want messages."""
+_EVENT_SECONDS: Final = 1.0
+"""Who listens to events is not worth more of a worker's time."""
+_MOST_NAME_BYTES: Final = 255
+_EXCHANGES: Final = ((EVENTS_EXCHANGE, ExchangeType.TOPIC), (CONTROL_EXCHANGE, ExchangeType.FANOUT))
+
+
+class RabbitBus:
+    """Implements `spica_async.bus.port.Bus`; made by `open`.
+
+    One connection publishes and another consumes, since a broker that is short of memory stops
+    reading from those that publish. Both are made again whenever they are lost.
+    """
+
+    def __init__(
+        self,
+        publishing: Link,
+        consuming: Link,
+        *,
+        private_queues: str,
+        report: StateReport,
+        patience_seconds: float,
+    ) -> None:
+        self._consuming = consuming
+        self._private_queues = private_queues
+        self._report = report
+        self._patience_seconds = patience_seconds
+        self._publishing = publishing
+        self._work = ReusedChannel(publishing, confirms=True)
+        self._events = ReusedChannel(publishing, confirms=False, prepare=self.declare_exchanges)
+        self._control = ReusedChannel(publishing, confirms=True, prepare=self.declare_exchanges)
+        self._admin = ReusedChannel(consuming, confirms=False)
+        self._admin_turn = asyncio.Lock()
+        self._same_id = KeyedLocks()
+
+    @classmethod
+    @asynccontextmanager
+    async def open(
+        cls,
+        address: BrokerAddress,
+        *,
+        name: str,
+        private_queues: str,
+        on_state: OnState | None = None,
+        patience_seconds: float = DEFAULT_PATIENCE_SECONDS,
+        connect_seconds: float = DEFAULT_CONNECT_SECONDS,
+    ) -> AsyncIterator[Self]:
+        """Connect, and stay connected while the context is open.
+
+        Args:
+            address: of the broker.
+            name: of the connections, for whoever looks at the broker.
+            private_queues: how the names of queues begin that live as long as this bus.
+            on_state: told of every change of the bus's state, and why, in one line.
+            patience_seconds: how long a verb waits for a broker that is away or takes nothing.
+            connect_seconds: the same for the first connection.
+
+        Raises:
+            AccessRefusedError: the broker refuses the user, the virtual host or an exchange.
+            BusUnavailableError: it could not be reached.
+        """
+        report = StateReport(on_state)
+        async with (
+            Link.open(
+                address,
+                f"{name} (publishing)",
+                report.of("publishing"),
+                connect_seconds=connect_seconds,
+            ) as publishing,
+            Link.open(
+                address,
+                f"{name} (consuming)",
+                report.of("consuming"),
+                connect_seconds=connect_seconds,
+            ) as consuming,
+        ):
+            bus = cls(
+                publishing,
+                consuming,
+                private_queues=private_queues,
+                report=report,
+                patience_seconds=patience_seconds,
+            )
+            await bus.declare_exchanges()
+            yield bus
+
+    async def declare_exchanges(self) -> None:
+        """Make the exchanges, or check that they exist where this user may not make them.
+
+        Raises:
+            AccessRefusedError: one does not exist and this user may not make it.
+            QueueConflictError: one is of another kind.
+        """
+        for exchange, kind in _EXCHANGES:
+
+            async def declare(channel: AbstractChannel, *, passive: bool) -> None:
+                await channel.declare_exchange(
+                    exchange,  # noqa: B023 - called before the loop goes on
+                    kind,  # noqa: B023 - as above
+                    durable=True,
+                    passive=passive,
+                )
+
+            await self._declare(f"exchange {exchange}", declare)
+
+    async def declare_queue(self, spec: QueueSpec) -> None:
+        """See `Bus.declare_queue`.
+
+        A user without the right to do so checks that the queue exists, whatever its arguments.
+        """
+        if spec.dead_letter_queue is not None:
+            await self.queue_status(spec.dead_letter_queue)
+
+        async def declare(channel: AbstractChannel, *, passive: bool) -> None:
+            await channel.declare_queue(
+                spec.name, durable=True, passive=passive, arguments=queue_arguments(spec)
+            )
+
+        await self._declare(f"queue {spec.name}", declare)
+
+    async def delete_queue(self, queue: str) -> None:
+        """See `Bus.delete_queue`."""
+        await self._ask(lambda channel: channel.queue_delete(queue))
+
+    async def queue_status(self, queue: str) -> QueueStatus:
+        """See `Bus.queue_status`."""
+
+        async def look(channel: AbstractChannel) -> QueueStatus:
+            seen = (await channel.declare_queue(queue, passive=True)).declaration_result
+            return QueueStatus(seen.message_count or 0, seen.consumer_count or 0)
+
+        try:
+            return await self._ask(look)
+        except NotFoundError as error:
+            raise QueueNotFoundError(f"there is no queue {queue}") from error
+
+    async def publish(self, queue: str, message: Message) -> None:
+        """See `Bus.publish`."""
+        check_size(message)
+        what = f"message {message.message_id}"
+        if not 0 < len(queue.encode()) <= _MOST_NAME_BYTES:
+            raise UnroutableError(f"{what}: no queue can be called {queue[:40]!r}")
+
+        async def try_to_publish() -> None:
+            channel = await self._work.get()
+            with translated():
+                await channel.default_exchange.publish(
+                    to_pika(message, persistent=True), routing_key=queue
+                )
+
+        try:
+            # The library tells returned messages apart by their ids alone.
+            async with self._same_id.held(message.message_id):
+                await self._persistently(try_to_publish, f"publishing {what}")
+        except ReturnedError as error:
+            raise UnroutableError(f"{what}: there is no queue {queue}") from error
+
+    @asynccontextmanager
+    async def consume(self, queue: str, *, prefetch: int) -> AsyncIterator[Consumer]:
+        """See `Bus.consume`."""
+        if prefetch < 1:
+            raise ValueError(f"prefetch is {prefetch}, below 1")
+        async with consuming(
+            self._consuming, queue, prefetch, patience_seconds=self._patience_seconds
+        ) as consumer:
+            yield consumer
+
+    async def publish_event(self, topic: str, message: Message) -> None:
+        """See `Bus.publish_event`; without a connection it fails at once."""
+        check_size(message)
+        if not self._publishing.is_connected:
+            raise BusUnavailableError(f"event {topic}: the broker is away")
+        try:
+            async with asyncio.timeout(_EVENT_SECONDS):
+                await self._tell(self._events, EVENTS_EXCHANGE, topic, message)
+        except (TimeoutError, TransientError) as error:
+            raise BusUnavailableError(f"event {topic}: the broker takes nothing") from error
+
+    def subscribe(self, pattern: str) -> AbstractAsyncContextManager[AsyncIterator[Event]]:
+        """See `Bus.subscribe`."""
+        return subscribed(
+            self._consuming,
+            exchange=EVENTS_EXCHANGE,
+            pattern=pattern,
+            queue_prefix=f"{self._private_queues}.events",
+            read=lambda incoming: Event(incoming.routing_key or "", from_pika(incoming)),
+            patience_seconds=self._patience_seconds,
+        )
+
+    async def broadcast(self, message: Message) -> None:
+        """See `Bus.broadcast`."""
+        check_size(message)
+        async with self._same_id.held(message.message_id):
+            await self._persistently(
+                lambda: self._tell(self._control, CONTROL_EXCHANGE, "", message),
+                f"broadcasting {message.type}",
+            )
+
+    def listen(self) -> AbstractAsyncContextManager[AsyncIterator[Message]]:
+        """See `Bus.listen`."""
+        return subscribed(
+            self._consuming,
+            exchange=CONTROL_EXCHANGE,
+            pattern="",
+            queue_prefix=f"{self._private_queues}.control",
+            read=from_pika,
+            patience_seconds=self._patience_seconds,
+        )
+
+    async def _tell(
+        self, through: ReusedChannel, exchange: str, topic: str, message: Message
+    ) -> None:
+        channel = await through.get()
+        with translated():
+            target = await channel.get_exchange(exchange, ensure=False)
+            await target.publish(
+                to_pika(message, persistent=False), routing_key=topic, mandatory=False
+            )
+
+    async def _declare(self, what: str, declare: Callable[..., Awaitable[None]]) -> None:
+        try:
+            await self._ask(lambda channel: declare(channel, passive=False))
+        except OtherArgumentsError as error:
+            raise QueueConflictError(f"{what}: {error}") from error
+        except AccessRefusedError:
+            try:
+                await self._ask(lambda channel: declare(channel, passive=True))
+            except NotFoundError:
+                raise AccessRefusedError(
+                    f"{what} does not exist, and this user may not declare it"
+                ) from None
+
+    async def _ask(self, question: Callable[[AbstractChannel], Awaitable[ResultT]]) -> ResultT:
+        """Ask the broker something about queues or exchanges.
+
+        Raises:
+            NotFoundError: what was asked for does not exist.
+            OtherArgumentsError: it does, and is something else.
+        """
+
+        async def ask() -> ResultT:
+            # One at a time: a refusal closes the channel for whoever else waits on it.
+            async with self._admin_turn:
+                channel = await self._admin.get()
+                with translated():
+                    return await question(channel)
+
+        return await self._persistently(ask, "asking")
+
+    async def _persistently(self, attempt: Callable[[], Awaitable[ResultT]], doing: str) -> ResultT:
+        async def once() -> ResultT:
+            return await attempt()
+
+        attempts = AsyncRetrying(wait=pauses(), retry=retry_if_exception_type(TransientError))
+        try:
+            async with asyncio.timeout(self._patience_seconds):
+                with self._report.slow_after(_SLOW_PUBLISH_SECONDS):
+                    # A coroutine function, since the library does not await what others return.
+                    result: ResultT = await attempts(once)
+                    return result
+        except TimeoutError as error:
+            raise BusUnavailableError(
+                f"{doing}: the broker did not answer for {self._patience_seconds:g} s"
+            ) from error
+
+
+def queue_arguments(spec: QueueSpec) -> dict[str, Any]:
+    """The arguments of a quorum queue that does what the specification says."""
+    arguments: dict[str, Any] = {"x-queue-type": "quorum"}
+    if spec.delivery_limit is not None:
+        arguments["x-delivery-limit"] = spec.delivery_limit
+    if spec.dead_letter_queue is not None:
+        arguments |= {
+            "x-dead-letter-exchange": "",
+            "x-dead-letter-routing-key": spec.dead_letter_queue,
+            # Dead letters are confirmed as well; the broker asks for this overflow along with it.
+            "x-dead-letter-strategy": "at-least-once",
+            "x-overflow": "reject-publish",
+        }
+    if spec.expires_seconds is not None:
+        arguments["x-expires"] = spec.expires_seconds * 1000
+    return arguments

@@ -1,0 +1,197 @@
+"""A consumer that outlives channels, connections and even its queue."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+import structlog
+from aio_pika.abc import AbstractChannel, AbstractIncomingMessage
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
+
+from spica_async.bus.inbox import Inbox
+from spica_async.bus.port import (
+    BusError,
+    BusUnavailableError,
+    Delivery,
+    DeliveryLostError,
+    QueueNotFoundError,
+)
+from spica_async.bus.rabbitmq.delivery import ChannelLife, RabbitDelivery
+from spica_async.bus.rabbitmq.errors import NotFoundError, TransientError, explanation, translated
+from spica_async.bus.rabbitmq.link import Link, close_channel, pauses
+
+log = structlog.get_logger(__name__)
+
+_REFRESH_SECONDS: Final = 120.0
+"""An idle consumer moves to a new channel after so long. RabbitMQ 3.10 forgets to tell a consumer
+whose queue is deleted and declared again at once, and hands it nothing more for ever."""
+
+
+@asynccontextmanager
+async def consuming(
+    link: Link, queue: str, prefetch: int, *, patience_seconds: float
+) -> AsyncIterator[RabbitConsumer]:
+    """Consume a queue while the context is open, which begins with the first channel.
+
+    Raises:
+        QueueNotFoundError: there is no such queue.
+        AccessRefusedError: this user may not read it.
+        BusUnavailableError: there was no channel in `patience_seconds`.
+    """
+    consumer = RabbitConsumer(link, queue, prefetch)
+    try:
+        async with asyncio.timeout(patience_seconds):
+            await consumer.start()
+    except TimeoutError as error:
+        raise BusUnavailableError(
+            f"consuming {queue}: the broker did not answer for {patience_seconds:g} s"
+        ) from error
+    keeper = asyncio.create_task(consumer.keep(), name=f"consumer of {queue}")
+    try:
+        yield consumer
+    finally:
+        keeper.cancel()
+        await asyncio.wait({keeper})
+        await consumer.close()
+
+
+class RabbitConsumer:
+    """Implements `spica_async.bus.port.Consumer` on one channel after the other."""
+
+    def __init__(self, link: Link, queue: str, prefetch: int) -> None:
+        self._link = link
+        self._queue = queue
+        self._prefetch = prefetch
+        self._inbox: Inbox[RabbitDelivery] = Inbox()
+        self._late: list[RabbitDelivery] = []
+        self._taking = True
+        self._channel: AbstractChannel | None = None
+        self._tag: str | None = None
+        self._life = ChannelLife(ended=True)
+        self._ended = asyncio.Event()
+        self._log = log.bind(queue=queue)
+
+    def __aiter__(self) -> AsyncIterator[Delivery]:
+        return self
+
+    async def __anext__(self) -> Delivery:
+        return await anext(self._inbox)
+
+    async def stop(self) -> None:
+        """See `Consumer.stop`."""
+        self._taking = False
+        unread = self._inbox.close()
+        tag, self._tag = self._tag, None
+        if self._channel is not None and tag is not None:
+            try:
+                with translated():
+                    underlay = await self._channel.get_underlay_channel()
+                    await underlay.basic_cancel(tag)
+            except TransientError:
+                return  # Everything is given back by that already.
+        for delivery in [*unread, *self._late]:
+            try:
+                await delivery.nack(requeue=True)
+            except DeliveryLostError:
+                continue  # As above.
+
+    async def start(self) -> None:
+        """Take messages from now on.
+
+        Raises:
+            QueueNotFoundError: there is no such queue.
+            AccessRefusedError: this user may not read it.
+        """
+        attempts = AsyncRetrying(wait=pauses(), retry=retry_if_exception_type(TransientError))
+        try:
+            await attempts(self._consume)
+        except NotFoundError as error:
+            raise QueueNotFoundError(f"there is no queue {self._queue}") from error
+
+    async def keep(self) -> None:
+        """Go on with another channel whenever one has ended, for as long as messages are wanted."""
+        again = AsyncRetrying(
+            wait=pauses(),
+            retry=retry_if_exception_type((TransientError, NotFoundError)),
+            before_sleep=self._tell_missing,
+        )
+        while True:
+            refreshing = not await self._wait_for_end()
+            if refreshing and (self._life.unsettled or self._life.ended):
+                continue
+            if not self._taking:
+                return
+            await self._drop_channel()
+            try:
+                await again(self._consume)
+            except BusError as error:
+                self._inbox.close(error)
+                return
+            if not refreshing:
+                self._log.info("bus.consuming_again")
+
+    async def _wait_for_end(self) -> bool:
+        try:
+            async with asyncio.timeout(_REFRESH_SECONDS):
+                await self._ended.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def close(self) -> None:
+        """Give back what is unsettled."""
+        await self._drop_channel()
+        self._inbox.close()
+
+    async def _consume(self) -> None:
+        channel = await self._link.open_channel()
+        life = ChannelLife()
+
+        def end(why: str) -> None:
+            if not life.ended:
+                life.ended = True
+                self._log.warning("bus.consumer_lost", why=why)
+                self._ended.set()
+
+        async def deliver(incoming: AbstractIncomingMessage) -> None:
+            delivery = RabbitDelivery(self._queue, life, incoming)
+            if self._taking:
+                self._inbox.put(delivery)
+            else:
+                self._late.append(delivery)
+
+        self._ended.clear()
+        try:
+            with translated():
+                await channel.set_qos(prefetch_count=self._prefetch)
+                underlay = await channel.get_underlay_channel()
+                underlay.on_consumer_cancel_callbacks.add(lambda _: end("its queue was deleted"))
+                channel.close_callbacks.add(
+                    lambda _, error: end("closed" if error is None else explanation(error))
+                )
+                queue = await channel.get_queue(self._queue, ensure=False)
+                # Before the answer: the first deliveries may come along with it.
+                self._life, self._channel = life, channel
+                self._tag = await queue.consume(deliver)
+        except BaseException:
+            life.ended = True
+            await close_channel(channel)
+            raise
+
+    async def _drop_channel(self) -> None:
+        self._life.ended = True
+        self._inbox.clear()
+        self._late.clear()
+        self._tag = None
+        if self._channel is not None:
+            channel, self._channel = self._channel, None
+            await close_channel(channel)
+
+    def _tell_missing(self, attempt: RetryCallState) -> None:
+        outcome = attempt.outcome
+        error = None if outcome is None else outcome.exception()
+        if attempt.attempt_number == 1 and isinstance(error, NotFoundError):
+            self._log.warning("bus.queue_missing", waiting="until it is declared again")

@@ -1,0 +1,94 @@
+"""What the client library raises, in words that tell what to do about it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from ssl import SSLCertVerificationError
+from typing import Final
+
+from aiormq import exceptions as amqp
+
+from spica_async.bus.port import AccessRefusedError
+
+
+class TransientError(Exception):
+    """It did not go through, but may well do so on another channel or connection, or later."""
+
+
+class NotFoundError(Exception):
+    """The broker knows no queue or exchange of that name."""
+
+
+class OtherArgumentsError(Exception):
+    """A queue or exchange of that name exists with other arguments, or belongs to somebody."""
+
+
+class ReturnedError(Exception):
+    """The message came back: it was published to a queue that does not exist."""
+
+
+# The first class that fits counts. OSError has ConnectionError and asyncio's TimeoutError below
+# it; RuntimeError is the library's word for a connection that is closed while it is being used.
+_OURS: Final[tuple[tuple[type[BaseException], type[Exception]], ...]] = (
+    (amqp.ProbableAuthenticationError, AccessRefusedError),
+    (amqp.AuthenticationError, AccessRefusedError),
+    (amqp.ConnectionNotAllowed, AccessRefusedError),
+    (SSLCertVerificationError, AccessRefusedError),
+    (amqp.ChannelAccessRefused, AccessRefusedError),
+    (amqp.ChannelNotFoundEntity, NotFoundError),
+    (amqp.ChannelPreconditionFailed, OtherArgumentsError),
+    (amqp.ChannelLockedResource, OtherArgumentsError),
+    (amqp.PublishError, ReturnedError),
+    (amqp.AMQPError, TransientError),
+    (OSError, TransientError),
+    (RuntimeError, TransientError),
+)
+
+
+_NOT_ALLOWED: Final = 530
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Turn the errors of everything that is done on a connection into ours.
+
+    Raises:
+        TransientError: also for what the library leaves unexplained.
+        NotFoundError: 404.
+        OtherArgumentsError: 405 and 406.
+        ReturnedError: a mandatory message was not routed.
+        AccessRefusedError: 403, and a connection that was refused for good.
+    """
+    try:
+        yield
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling() > 0:
+            raise
+        # Nobody cancelled this task: the library passes on how its own tasks were ended.
+        raise TransientError("the channel was closed") from error
+    except Exception as error:
+        ours = _ours(error)
+        if ours is None:
+            raise
+        raise ours(explanation(error)) from error
+
+
+def _ours(error: Exception) -> type[Exception] | None:
+    if isinstance(error, amqp.ConnectionClosed) and error.args[:1] == (_NOT_ALLOWED,):
+        # While it connects, the library gives the code and not its class: no such virtual host.
+        return AccessRefusedError
+    if type(error) is Exception:
+        # Its word for what was pending when a channel was closed in good order.
+        return TransientError
+    return next((ours for theirs, ours in _OURS if isinstance(error, theirs)), None)
+
+
+def explanation(error: BaseException) -> str:
+    """One line for a person; the library keeps what the broker said in the arguments."""
+    said = [str(argument) for argument in error.args if argument not in (None, "")]
+    if isinstance(error, TimeoutError) and not said:
+        return "no answer"
+    return " ".join(" ".join(said).split()) or type(error).__name__

@@ -1,0 +1,168 @@
+"""One connection to the broker, made again whenever it is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import aio_pika
+import structlog
+from aio_pika.abc import AbstractChannel, AbstractConnection
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_random_exponential
+
+from spica_async.bus.address import BrokerAddress
+from spica_async.bus.port import AccessRefusedError, BusUnavailableError
+from spica_async.bus.rabbitmq.errors import TransientError, explanation, translated
+from spica_async.bus.rabbitmq.state import BusState, OnState
+
+log = structlog.get_logger(__name__)
+
+_CONNECT_SECONDS = 10.0
+"""For one attempt; a host that answers nothing would else take minutes."""
+_CLOSE_SECONDS = 5.0
+_LONGEST_PAUSE_SECONDS = 5.0
+
+
+def pauses() -> wait_random_exponential:
+    """Pauses between attempts: random, so that a fleet does not come back all at once."""
+    return wait_random_exponential(multiplier=0.1, max=_LONGEST_PAUSE_SECONDS)
+
+
+class Link:
+    """Keeps one connection open.
+
+    Args:
+        address: of the broker.
+        name: of the connection, for whoever looks at the broker.
+        on_change: told of every change, and why, in one line.
+    """
+
+    def __init__(self, address: BrokerAddress, name: str, on_change: OnState) -> None:
+        loop = asyncio.get_running_loop()
+        self._address = address
+        self._name = name
+        self._on_change = on_change
+        self._log = log.bind(broker=str(address), connection=name)
+        self._connected: asyncio.Future[AbstractConnection] = loop.create_future()
+        self._why = "not tried yet"
+
+    @classmethod
+    @asynccontextmanager
+    async def open(
+        cls,
+        address: BrokerAddress,
+        name: str,
+        on_change: OnState,
+        *,
+        connect_seconds: float,
+    ) -> AsyncIterator[Link]:
+        """Connect, and stay connected while the context is open.
+
+        Raises:
+            AccessRefusedError: the broker refuses the user or the virtual host.
+            BusUnavailableError: it could not be reached in `connect_seconds`.
+        """
+        link = cls(address, name, on_change)
+        keeper = asyncio.create_task(link._keep(), name=name)
+        try:
+            waiting = asyncio.ensure_future(link.connection())
+            done, _ = await asyncio.wait(
+                {waiting, keeper}, timeout=connect_seconds, return_when=asyncio.FIRST_COMPLETED
+            )
+            if waiting not in done:
+                waiting.cancel()
+                if keeper in done:
+                    keeper.result()
+                raise BusUnavailableError(
+                    f"{address}: no connection in {connect_seconds:g} s: {link._why}"
+                )
+            yield link
+        finally:
+            keeper.cancel()
+            await asyncio.wait({keeper})
+
+    async def connection(self) -> AbstractConnection:
+        """Wait for a connection that is open as far as is known."""
+        return await asyncio.shield(self._connected)
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is a connection, as far as is known."""
+        return self._connected.done()
+
+    async def open_channel(self, *, confirms: bool = False) -> AbstractChannel:
+        """Wait for a connection and open a channel of its own on it.
+
+        Raises:
+            TransientError: the connection was lost meanwhile.
+        """
+        connection = await self.connection()
+        with translated():
+            channel = connection.channel(publisher_confirms=confirms, on_return_raises=confirms)
+            await channel.initialize()
+            return channel
+
+    async def _keep(self) -> None:
+        loop = asyncio.get_running_loop()
+        first = True
+        while True:
+            connection = await self._connect(first=first)
+            first = False
+            lost: asyncio.Future[str] = loop.create_future()
+            connection.close_callbacks.add(lambda _, error, lost=lost: _tell(lost, error))
+            try:
+                self._connected.set_result(connection)
+                self._on_change(BusState.CONNECTED, "")
+                self._why = await lost
+            finally:
+                self._connected = loop.create_future()
+                # Of a connection that is gone this only frees what the library holds.
+                await _close(connection.close)
+            self._log.warning("bus.connection_lost", why=self._why)
+            self._on_change(BusState.CONNECTING, self._why)
+
+    async def _connect(self, *, first: bool) -> AbstractConnection:
+        # A broker that comes back may know its users only a moment later.
+        worth_retrying = (TransientError,) if first else (TransientError, AccessRefusedError)
+        attempts = AsyncRetrying(
+            wait=pauses(),
+            retry=retry_if_exception_type(worth_retrying),
+            before_sleep=self._tell_failure,
+        )
+        connection: AbstractConnection = await attempts(self._try_to_connect)
+        return connection
+
+    async def _try_to_connect(self) -> AbstractConnection:
+        with translated():
+            return await aio_pika.connect(
+                self._address.full_url,
+                timeout=_CONNECT_SECONDS,
+                ssl_context=self._address.ssl_context,
+                client_properties={"connection_name": self._name},
+            )
+
+    def _tell_failure(self, attempt: RetryCallState) -> None:
+        outcome = attempt.outcome
+        error = None if outcome is None else outcome.exception()
+        self._why = "unknown" if error is None else explanation(error)
+        self._on_change(BusState.CONNECTING, self._why)
+
+
+def _tell(lost: asyncio.Future[str], error: BaseException | None) -> None:
+    if not lost.done():
+        lost.set_result("closed" if error is None else explanation(error))
+
+
+async def close_channel(channel: AbstractChannel) -> None:
+    """Close a channel, whatever state it is in; bounded in time."""
+    await _close(channel.close)
+
+
+async def _close(close: Callable[[], Awaitable[None]]) -> None:
+    try:
+        async with asyncio.timeout(_CLOSE_SECONDS):
+            with translated():
+                await close()
+    except (TransientError, TimeoutError):
+        pass  # It is gone one way or the other.

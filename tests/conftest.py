@@ -1,0 +1,33 @@
+"""The RabbitMQ node that tests share: one for each pytest process, started when first asked for."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator
+
+import pytest
+from support.broker import BrokerNode, VirtualHost, why_missing
+
+
+@pytest.fixture(scope="session")
+def broker() -> Iterator[BrokerNode]:
+    """A node to stop, kill and choke at will; for a sound one, ask for `broker_vhost` too."""
+    missing = why_missing()
+    if missing is not None and os.environ.get("CI") == "true":
+        pytest.fail(missing)
+    if missing is not None:
+        pytest.skip(missing)
+    with BrokerNode() as node:
+        yield node
+
+
+@pytest.fixture
+def broker_vhost(broker: BrokerNode) -> Iterator[VirtualHost]:
+    """A fresh virtual host on a running node, whatever the test before left behind."""
+    broker.recover()
+    name = f"test-{secrets.token_hex(4)}"
+    broker.add_vhost(name)
+    yield VirtualHost(broker, name, broker.url(vhost=name))
+    if broker.running:
+        broker.delete_vhost(name)
