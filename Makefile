@@ -5,12 +5,13 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 UV     := .tools/bin/uv
 READY  := $(VENV)/.ready
+BROKER := /usr/lib/rabbitmq/bin/rabbitmq-server
 
 # A find-links of pip's that uv does not know only makes it warn.
 export UV_FIND_LINKS :=
 export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 
-.PHONY: run test test-slow bench lint format lock setup schemas clean help
+.PHONY: run test test-slow bench lint format lock setup broker schemas clean help
 
 help: ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -18,10 +19,10 @@ help: ## Show this list.
 run: setup ## Search the quickstart's deployments and print the best ones.
 	$(BIN)/spica-async run examples/quickstart.yaml
 
-test: lint ## Every check but the slow tests.
+test: lint broker ## Every check but the slow tests.
 	$(BIN)/pytest -n 2 --dist worksteal -m "not slow"
 
-test-slow: setup ## The tests that need minutes: real traces, real sweeps, real knobs.
+test-slow: setup broker ## The tests that need minutes: real traces, real sweeps, real knobs.
 	$(BIN)/pytest -n 2 --dist worksteal -m slow --timeout 1200
 
 bench: setup ## The published planner and router sweeps on a real trace (half an hour).
@@ -44,6 +45,25 @@ lock: $(UV) ## Resolve the dependencies anew into requirements.lock.
 	  --python-version 3.11 --extra dev pyproject.toml --output-file requirements.lock
 
 setup: $(READY) ## The virtual environment with the locked packages.
+
+# The tests start nodes of their own. The package would start one more, as a service: runlevel 1 and
+# the mask keep it from that now, `disable` keeps it from that at the next boot.
+broker: ## Debian's RabbitMQ, where it is missing and may be installed.
+	@test -x $(BROKER) || { \
+	  as=; test "$$(id -u)" = 0 || as="sudo -n"; \
+	  unit=; test ! -d /run/systemd/system || unit=rabbitmq-server.service; \
+	  if command -v apt-get >/dev/null && $$as true 2>/dev/null; then \
+	    echo "Installing Debian's rabbitmq-server for the tests."; \
+	    test -z "$$unit" || $$as systemctl --quiet mask --runtime $$unit; \
+	    $$as apt-get update -qq; \
+	    $$as env RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive \
+	      apt-get install -qq --no-install-recommends rabbitmq-server >/dev/null 2>&1 || true; \
+	    test -z "$$unit" || { \
+	      $$as systemctl --quiet unmask --runtime $$unit; \
+	      $$as systemctl --quiet disable $$unit 2>/dev/null || true; }; \
+	  fi; \
+	  test -x $(BROKER) \
+	    || echo "Debian's rabbitmq-server is missing: tests that need a broker are skipped." >&2; }
 
 $(READY): $(UV) requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' \

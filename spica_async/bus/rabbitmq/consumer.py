@@ -19,6 +19,7 @@ from spica_async.bus.port import (
     DeliveryLostError,
     QueueNotFoundError,
 )
+from spica_async.bus.rabbitmq.background import in_background
 from spica_async.bus.rabbitmq.delivery import ChannelLife, RabbitDelivery
 from spica_async.bus.rabbitmq.errors import NotFoundError, TransientError, explanation, translated
 from spica_async.bus.rabbitmq.link import Link, close_channel, pauses
@@ -49,12 +50,10 @@ async def consuming(
         raise BusUnavailableError(
             f"consuming {queue}: the broker did not answer for {patience_seconds:g} s"
         ) from error
-    keeper = asyncio.create_task(consumer.keep(), name=f"consumer of {queue}")
     try:
-        yield consumer
+        async with in_background(consumer.keep(), name=f"consumer of {queue}"):
+            yield consumer
     finally:
-        keeper.cancel()
-        await asyncio.wait({keeper})
         await consumer.close()
 
 

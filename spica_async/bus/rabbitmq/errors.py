@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from ssl import SSLCertVerificationError
@@ -61,15 +62,23 @@ def translated() -> Iterator[None]:
         ReturnedError: a mandatory message was not routed.
         AccessRefusedError: 403, and a connection that was refused for good.
     """
+    task = asyncio.current_task()
+    cancelled_before = 0 if task is None else task.cancelling()
+
+    def is_cancelled() -> bool:
+        return task is not None and task.cancelling() > cancelled_before
+
     try:
         yield
     except asyncio.CancelledError as error:
-        task = asyncio.current_task()
-        if task is not None and task.cancelling() > 0:
+        if is_cancelled():
             raise
         # Nobody cancelled this task: the library passes on how its own tasks were ended.
         raise TransientError("the channel was closed") from error
     except Exception as error:
+        if is_cancelled():
+            # The library lost it on the way: see `in_background`.
+            raise asyncio.CancelledError from error
         ours = _ours(error)
         if ours is None:
             raise
@@ -88,6 +97,8 @@ def _ours(error: Exception) -> type[Exception] | None:
 
 def explanation(error: BaseException) -> str:
     """One line for a person; the library keeps what the broker said in the arguments."""
+    if isinstance(error, OSError) and isinstance(error.errno, int):
+        return os.strerror(error.errno).lower()
     said = [str(argument) for argument in error.args if argument not in (None, "")]
     if isinstance(error, TimeoutError) and not said:
         return "no answer"

@@ -9,10 +9,12 @@ from contextlib import asynccontextmanager
 import aio_pika
 import structlog
 from aio_pika.abc import AbstractChannel, AbstractConnection
+from aiormq.exceptions import InvalidFrameError
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_random_exponential
 
 from spica_async.bus.address import BrokerAddress
 from spica_async.bus.port import AccessRefusedError, BusUnavailableError
+from spica_async.bus.rabbitmq.background import in_background
 from spica_async.bus.rabbitmq.errors import TransientError, explanation, translated
 from spica_async.bus.rabbitmq.state import BusState, OnState
 
@@ -64,8 +66,7 @@ class Link:
             BusUnavailableError: it could not be reached in `connect_seconds`.
         """
         link = cls(address, name, on_change)
-        keeper = asyncio.create_task(link._keep(), name=name)
-        try:
+        async with in_background(link._keep(), name=name) as keeper:
             waiting = asyncio.ensure_future(link.connection())
             done, _ = await asyncio.wait(
                 {waiting, keeper}, timeout=connect_seconds, return_when=asyncio.FIRST_COMPLETED
@@ -78,9 +79,6 @@ class Link:
                     f"{address}: no connection in {connect_seconds:g} s: {link._why}"
                 )
             yield link
-        finally:
-            keeper.cancel()
-            await asyncio.wait({keeper})
 
     async def connection(self) -> AbstractConnection:
         """Wait for a connection that is open as far as is known."""
@@ -135,12 +133,22 @@ class Link:
 
     async def _try_to_connect(self) -> AbstractConnection:
         with translated():
-            return await aio_pika.connect(
-                self._address.full_url,
-                timeout=_CONNECT_SECONDS,
-                ssl_context=self._address.ssl_context,
-                client_properties={"connection_name": self._name},
-            )
+            try:
+                return await aio_pika.connect(
+                    self._address.full_url,
+                    timeout=_CONNECT_SECONDS,
+                    ssl_context=self._address.ssl_context,
+                    client_properties={"connection_name": self._name},
+                )
+            except InvalidFrameError as error:
+                # Opening the virtual host is the last step, and the only answer to it but success
+                # is this refusal, which the library does not read.
+                if "Connection.OpenOk" not in str(error):
+                    raise
+                raise AccessRefusedError(
+                    f"virtual host {self._address.virtual_host}: there is none of that name, or"
+                    f" user {self._address.user} may not use it"
+                ) from error
 
     def _tell_failure(self, attempt: RetryCallState) -> None:
         outcome = attempt.outcome

@@ -14,6 +14,7 @@ from tenacity import AsyncRetrying, retry_if_exception_type
 
 from spica_async.bus.inbox import Inbox
 from spica_async.bus.port import BusError, BusUnavailableError
+from spica_async.bus.rabbitmq.background import in_background
 from spica_async.bus.rabbitmq.errors import NotFoundError, TransientError, explanation, translated
 from spica_async.bus.rabbitmq.link import Link, close_channel, pauses
 
@@ -49,12 +50,10 @@ async def subscribed(
         raise BusUnavailableError(
             f"listening to {exchange}: the broker did not answer for {patience_seconds:g} s"
         ) from error
-    keeper = asyncio.create_task(subscription.keep(), name=f"subscription to {exchange}")
     try:
-        yield subscription.inbox
+        async with in_background(subscription.keep(), name=f"subscription to {exchange}"):
+            yield subscription.inbox
     finally:
-        keeper.cancel()
-        await asyncio.wait({keeper})
         await subscription.close()
 
 

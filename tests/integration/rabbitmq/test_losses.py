@@ -1,0 +1,224 @@
+"""What a bus does when its broker, a connection or a channel goes away."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+import pytest
+from support.broker import VirtualHost
+from support.proxy import Method, Side, TcpProxy
+
+from spica_async.bus.port import (
+    BusUnavailableError,
+    Consumer,
+    Delivery,
+    DeliveryLostError,
+    Message,
+    QueueStatus,
+)
+from spica_async.bus.rabbitmq import BusState, RabbitBus
+
+from .conftest import Diary, OpenBus
+
+
+def message(name: str) -> Message:
+    return Message(name.encode(), name, "test.v1")
+
+
+async def take(consumer: Consumer) -> Delivery:
+    async with asyncio.timeout(60):
+        return await anext(consumer)
+
+
+async def names_until_empty(bus: RabbitBus) -> list[str]:
+    """Take and ack everything in the queue."""
+    names = []
+    async with bus.consume("work", prefetch=1) as consumer:
+        try:
+            while True:
+                async with asyncio.timeout(1):
+                    delivery = await anext(consumer)
+                names.append(delivery.message.message_id)
+                await delivery.ack()
+        except TimeoutError:
+            return names
+
+
+class TestBrokerKilledAndStartedAgain:
+    async def test_nothing_confirmed_is_lost_and_all_goes_on_by_itself(
+        self, bus: RabbitBus, broker_vhost: VirtualHost, diary: Diary
+    ) -> None:
+        node = broker_vhost.node
+        await bus.publish("work", message("held"))
+        await bus.publish("work", message("waiting"))
+        async with (
+            bus.consume("work", prefetch=1) as consumer,
+            bus.subscribe("#") as events,
+            bus.listen() as words,
+        ):
+            held = await take(consumer)
+            await asyncio.to_thread(node.kill)
+            await diary.until(BusState.CONNECTING)
+            async with asyncio.TaskGroup() as group:
+                publishing = group.create_task(bus.publish("work", message("meanwhile")))
+                await asyncio.to_thread(node.start)
+                await publishing
+            await diary.until(BusState.CONNECTED)
+            with pytest.raises(DeliveryLostError, match="held"):
+                await held.ack()
+            seen = {}
+            for _ in range(3):
+                delivery = await take(consumer)
+                seen[delivery.message.message_id] = delivery.delivery_count
+                await delivery.ack()
+            # A count of deliveries need not outlive a broker that is killed.
+            assert seen.keys() == {"held", "waiting", "meanwhile"}
+            await bus.broadcast(message("word"))
+            await bus.publish_event("topic", message("event"))
+            async with asyncio.timeout(60):
+                assert (await anext(words)).message_id == "word"
+                assert (await anext(events)).message.message_id == "event"
+        states = [state for state, _ in diary.entries]
+        assert states[0] is BusState.CONNECTED
+        assert states[-1] is BusState.CONNECTED
+        assert BusState.CONNECTING in states
+
+    async def test_verbs_wait_no_longer_than_their_patience(
+        self, open_bus: OpenBus, broker_vhost: VirtualHost, diary: Diary
+    ) -> None:
+        async with open_bus(broker_vhost.url, patience_seconds=0.5) as bus:
+            await asyncio.to_thread(broker_vhost.node.kill)
+            await diary.until(BusState.CONNECTING)
+            for verb in (
+                bus.publish("work", message("a")),
+                bus.broadcast(message("a")),
+                bus.queue_status("work"),
+                bus.consume("work", prefetch=1).__aenter__(),
+                bus.subscribe("#").__aenter__(),
+            ):
+                with pytest.raises(BusUnavailableError, match=r"0\.5 s"):
+                    await verb
+
+    async def test_an_event_does_not_wait_at_all(
+        self, bus: RabbitBus, broker_vhost: VirtualHost, diary: Diary
+    ) -> None:
+        await asyncio.to_thread(broker_vhost.node.kill)
+        why = await diary.until(BusState.CONNECTING)
+        assert why
+        with pytest.raises(BusUnavailableError, match="away"):
+            await bus.publish_event("topic", message("event"))
+
+
+class TestConnectionCut:
+    async def test_between_publish_and_confirm(
+        self, proxied_bus: RabbitBus, proxy: TcpProxy
+    ) -> None:
+        await proxied_bus.publish("work", message("before"))
+        cut = proxy.cut_before(Side.SERVER, Method.BASIC_ACK)
+        await proxied_bus.publish("work", message("a"))
+        assert cut.is_set()
+        # Published twice, under one id.
+        assert await names_until_empty(proxied_bus) == ["before", "a", "a"]
+
+    async def test_between_result_and_ack(self, proxied_bus: RabbitBus, proxy: TcpProxy) -> None:
+        await proxied_bus.publish("work", message("a"))
+        async with proxied_bus.consume("work", prefetch=1) as consumer:
+            first = await take(consumer)
+            cut = proxy.cut_before(Side.CLIENT, Method.BASIC_ACK)
+            # Whether the ack is seen to fail is a matter of luck.
+            with suppress(DeliveryLostError):
+                await first.ack()
+            again = await take(consumer)
+            assert cut.is_set()
+            assert (again.message.message_id, again.delivery_count) == ("a", 1)
+            await again.ack()
+
+    async def test_many_publishes_at_once_are_all_taken(
+        self, proxied_bus: RabbitBus, proxy: TcpProxy
+    ) -> None:
+        cut = proxy.cut_before(Side.SERVER, Method.BASIC_ACK, occurrence=3)
+        expected = {str(number) for number in range(50)}
+        async with asyncio.TaskGroup() as group:
+            for name in expected:
+                group.create_task(proxied_bus.publish("work", message(name)))
+        assert cut.is_set()
+        assert set(await names_until_empty(proxied_bus)) == expected
+
+
+async def test_a_stalled_connection_is_given_up_after_its_heartbeats(
+    proxied_bus: RabbitBus, proxy: TcpProxy, diary: Diary
+) -> None:
+    await proxied_bus.publish("work", message("held"))
+    async with proxied_bus.consume("work", prefetch=1) as consumer:
+        held = await take(consumer)
+        proxy.stall()
+        await diary.until(BusState.CONNECTING)
+        proxy.cut()
+        proxy.resume()
+        again = await take(consumer)
+        assert again.message.message_id == "held"
+        with pytest.raises(DeliveryLostError):
+            await held.ack()
+        await again.ack()
+    assert await diary.until(BusState.CONNECTED) == ""
+
+
+async def test_a_channel_that_is_closed_by_an_error_is_replaced(bus: RabbitBus) -> None:
+    await bus.publish("work", message("a"))
+    async with bus.consume("work", prefetch=1) as consumer:
+        lost = await take(consumer)
+        # No delivery of that number: the broker closes the channel.
+        await lost._incoming.channel.basic_ack(999)  # type: ignore[attr-defined]  # our own class
+        again = await take(consumer)
+        assert (again.message.message_id, again.delivery_count) == ("a", 1)
+        with pytest.raises(DeliveryLostError):
+            await lost.ack()
+        await again.ack()
+    assert await names_until_empty(bus) == []
+
+
+async def test_a_refused_publish_does_not_disturb_its_neighbours(bus: RabbitBus) -> None:
+    async def publish(queue: str, name: str) -> str:
+        try:
+            await bus.publish(queue, message(name))
+        except Exception as error:  # noqa: BLE001 - the test compares what became of each
+            return type(error).__name__
+        return "taken"
+
+    async with asyncio.TaskGroup() as group:
+        tasks = [
+            group.create_task(publish("work" if number % 2 else "nowhere", "one id for all"))
+            for number in range(40)
+        ]
+    outcomes = [task.result() for task in tasks]
+    assert outcomes == ["UnroutableError", "taken"] * 20
+    assert await names_until_empty(bus) == ["one id for all"] * 20
+
+
+class TestMemoryAlarm:
+    async def test_publishing_waits_and_consuming_goes_on(
+        self, bus: RabbitBus, broker_vhost: VirtualHost, diary: Diary
+    ) -> None:
+        node = broker_vhost.node
+        await bus.publish("work", message("before"))
+        await asyncio.to_thread(node.set_memory_alarm, on=True)
+        async with asyncio.TaskGroup() as group:
+            publishing = group.create_task(bus.publish("work", message("during")))
+            assert "memory" in await diary.until(BusState.BLOCKED)
+            async with bus.consume("work", prefetch=1) as consumer:
+                delivery = await take(consumer)
+                assert delivery.message.message_id == "before"
+                await delivery.ack()
+            assert await bus.queue_status("work") == QueueStatus(ready=0, consumers=0)
+            assert not publishing.done()
+            await asyncio.to_thread(node.set_memory_alarm, on=False)
+        assert await diary.until(BusState.CONNECTED) == ""
+        assert await names_until_empty(bus) == ["during"]
+
+    async def test_the_wait_is_bounded(self, open_bus: OpenBus, broker_vhost: VirtualHost) -> None:
+        async with open_bus(broker_vhost.url, patience_seconds=0.5) as bus:
+            await asyncio.to_thread(broker_vhost.node.set_memory_alarm, on=True)
+            with pytest.raises(BusUnavailableError, match=r"0\.5 s"):
+                await bus.publish("work", message("a"))
+            await asyncio.to_thread(broker_vhost.node.set_memory_alarm, on=False)
