@@ -66,7 +66,8 @@ class Tally(MessageModel):
     failed: int = 0
     cached: int = Field(default=0, description="duplicates answered by another's evaluation")
     stand_ins: int = Field(default=0, description="made by a quasi-random draw")
-    late_results: int = 0
+    late_results: int = Field(default=0, description="came after their evaluation had ended")
+    resent_requests: int = Field(default=0, description="lost on their way, and sent again")
     causes: dict[str, int] = Field(default_factory=dict)
 
 

@@ -16,6 +16,8 @@ from rich.text import Text
 from schemas.goal import OptimizationGoal, OptimizationTarget
 from schemas.results import CandidateRecord
 from spica_async.deployment_text import deployment, traffic_handling
+from spica_async.fleet import FleetView
+from spica_async.fleet_text import CONNECTED, broker_line, concerns, who_works, workers_line
 from spica_async.scoring import Candidate, pareto_front, rank
 from spica_async.search import BranchSearch, Observer
 from spica_async.units import figure, objective, seconds
@@ -47,13 +49,19 @@ class Display(Observer, Protocol):
     def planning(self, line: str) -> None:
         """Say what is being done before the search."""
 
+    def bus(self, state: str, why: str) -> None:
+        """How it stands with the broker: `connecting`, `connected` or `blocked`."""
+
 
 @contextmanager
-def showing(goal: OptimizationGoal, console: Console) -> Iterator[Display]:
-    """The display that suits the console, while the context is open."""
-    display: Display = PlainDisplay(goal, console)
+def showing(goal: OptimizationGoal, console: Console, *, fleet: bool = False) -> Iterator[Display]:
+    """The display that suits the console, while the context is open.
+
+    `fleet` has it show the workers; otherwise only what is wrong with them.
+    """
+    display: Display = PlainDisplay(goal, console, fleet=fleet)
     if console.is_terminal:
-        display = LiveDisplay(goal, console)
+        display = LiveDisplay(goal, console, fleet=fleet)
     display.start()
     try:
         yield display
@@ -64,11 +72,14 @@ def showing(goal: OptimizationGoal, console: Console) -> Iterator[Display]:
 class PlainDisplay:
     """One line per event, for logs and pipes."""
 
-    def __init__(self, goal: OptimizationGoal, console: Console) -> None:
+    def __init__(self, goal: OptimizationGoal, console: Console, *, fleet: bool = False) -> None:
         self._goal = goal
         self._console = console
+        self._shows_fleet = fleet
         self._began = time.monotonic()
         self._last_planning = ""
+        self._last_fleet: list[str] = []
+        self._last_state = CONNECTED
         self._ended: set[str] = set()
 
     def start(self) -> None:
@@ -105,6 +116,22 @@ class PlainDisplay:
             self._ended.add(branch.space.mode)
             self._print(f"{branch.space.mode} {branch.state.phase}: {_counts(branch)}")
 
+    def fleet(self, view: FleetView) -> None:
+        """Print what was not so before; who is busy changes too often for a line each."""
+        lines = concerns(view)
+        if self._shows_fleet:
+            lines = [workers_line(view), *lines]
+        for line in lines:
+            if line not in self._last_fleet:
+                self._print(line)
+        self._last_fleet = lines
+
+    def bus(self, state: str, why: str) -> None:
+        """Print that it stands otherwise than before."""
+        if state != self._last_state:
+            self._last_state = state
+            self._print(broker_line(state, why))
+
     def _print(self, line: str) -> None:
         self.note(f"[{seconds(time.monotonic() - self._began)}] {line}")
 
@@ -112,9 +139,13 @@ class PlainDisplay:
 class LiveDisplay:
     """A table that is drawn anew as things happen."""
 
-    def __init__(self, goal: OptimizationGoal, console: Console) -> None:
+    def __init__(self, goal: OptimizationGoal, console: Console, *, fleet: bool = False) -> None:
         self._goal = goal
         self._console = console
+        self._shows_fleet = fleet
+        self._fleet: FleetView | None = None
+        self._bus = CONNECTED, ""
+        self._bus_since = 0.0
         self._branches: dict[str, BranchSearch] = {}
         self._planning = Progress(
             SpinnerColumn(), TextColumn("{task.description}"), console=console, transient=True
@@ -148,9 +179,31 @@ class LiveDisplay:
         """Show the branch; the screen follows at its own rate."""
         self._branches[branch.space.mode] = branch
 
-    def _render(self) -> Group | Progress:
-        if not self._branches:
-            return self._planning
+    def fleet(self, view: FleetView) -> None:
+        """Show the workers; the screen follows at its own rate."""
+        self._fleet = view
+
+    def bus(self, state: str, why: str) -> None:
+        """Show how it stands with the broker, and for how long it has."""
+        if state != self._bus[0]:
+            self._bus_since = time.monotonic()
+        self._bus = state, why
+
+    def _render(self) -> Group:
+        above = self._table() if self._branches else self._planning
+        return Group(above, *(Text(line, style="dim") for line in self._lines()))
+
+    def _lines(self) -> Iterator[str]:
+        if self._fleet is not None:
+            if self._shows_fleet:
+                yield f"{workers_line(self._fleet)}, busy {self._fleet.busy}"
+                if who := who_works(self._fleet.workers):
+                    yield f"  {who}"
+            yield from concerns(self._fleet)
+        if self._bus[0] != CONNECTED:
+            yield broker_line(*self._bus, time.monotonic() - self._bus_since)
+
+    def _table(self) -> Table:
         table = Table(title=f"searching for {seconds(time.monotonic() - self._began)}", expand=True)
         for column in (
             "branch",
@@ -170,7 +223,7 @@ class LiveDisplay:
                 best_so_far(branch, self._goal),
                 f"{seconds(branch.stats.suggest_seconds)} / {seconds(branch.evaluation_seconds)}",
             )
-        return Group(table)
+        return table
 
 
 def best_so_far(branch: BranchSearch, goal: OptimizationGoal) -> str:

@@ -12,7 +12,8 @@ from schemas.config import SmartSearchConfig
 from schemas.messages import EvaluationRequest, EvaluationResult, TraceLoad
 from schemas.results import CandidateRecord, CandidateTimings
 from spica_async.branch import BranchState, Disposition, Tell
-from spica_async.evaluations import Evaluations
+from spica_async.evaluations import EvaluationGivenUpError, Evaluations
+from spica_async.fleet import FleetView
 from spica_async.judging import Judged, judge, metrics_for_sampler, refuse
 from spica_async.loads import load_of
 from spica_async.plan.types import SweepPlan
@@ -40,6 +41,9 @@ class Observer(Protocol):
 
     def progressed(self, branch: BranchSearch) -> None:
         """Something of the branch has changed."""
+
+    def fleet(self, view: FleetView) -> None:
+        """Something of the workers has changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +96,8 @@ class BranchSearch:
         self._judged: dict[str, Judged] = {}
         self._untold: dict[int, Proposal] = {}
         self._wave_ends: asyncio.Queue[list[Tell]] = asyncio.Queue()
+        self._evaluating: set[asyncio.Task[None]] = set()
+        self._stopped = False
 
     @property
     def max_rounds(self) -> int:
@@ -110,14 +116,25 @@ class BranchSearch:
             # The last wave may end while the sampler is still told of duplicates.
             while not (self.state.finished and self._wave_ends.empty()):
                 # A wave that has ended is told before anything more is asked.
-                if self.state.wanted and self._wave_ends.empty():
+                if self.state.wanted and self._wave_ends.empty() and not self._stopped:
                     await self._propose(proposer, evaluating)
                 else:
                     await self._tell(proposer, await self._wave_ends.get())
                 self._observer.progressed(self)
 
+    def stop(self) -> frozenset[asyncio.Task[None]]:
+        """Propose nothing more; `run` then only ends by itself if no round is under way.
+
+        Returns:
+            What goes on: the evaluations that nobody has given up.
+        """
+        self._stopped = True
+        return frozenset(self._evaluating)
+
     async def _propose(self, proposer: Proposer, evaluating: asyncio.TaskGroup) -> None:
         proposals = await proposer.propose(self.state.wanted)
+        if self._stopped:
+            return
         resolved = [self._resolve(proposal) for proposal in proposals]
         keys = [sample_key(one.sample) for one in resolved]
         current_round = self.state.round
@@ -131,7 +148,9 @@ class BranchSearch:
                 judged = refuse("no_kv_room", one.no_kv_room)
                 tells += self._settle(evaluation, judged, None, waited=0.0)
             else:
-                evaluating.create_task(self._evaluate(evaluation))
+                task = evaluating.create_task(self._evaluate(evaluation))
+                self._evaluating.add(task)
+                task.add_done_callback(self._evaluating.discard)
         await self._tell(proposer, tells)
 
     def _resolve(self, proposal: Proposal) -> ResolvedSample:
@@ -149,7 +168,10 @@ class BranchSearch:
             sla=self._config.goal.sla,
             max_eval_seconds=self._config.sweep.max_eval_seconds,
         )
-        result = await self._evaluations.evaluate(request)
+        try:
+            result = await self._evaluations.evaluate(request)
+        except EvaluationGivenUpError:
+            return  # There is no verdict on it, and the search is about to end without one.
         judged = judge(
             result.measurement,
             config=self._config,
@@ -267,6 +289,15 @@ class Search:
         async with asyncio.TaskGroup() as group:
             for branch in self.branches:
                 group.create_task(run_branch(branch))
+
+    async def wind_down(self) -> None:
+        """Propose nothing more, and wait for the evaluations that have not been given up.
+
+        Their results are taken as ever, by `run`; which has then to be cancelled.
+        """
+        going_on = {task for branch in self.branches for task in branch.stop()}
+        if going_on:
+            await asyncio.wait(going_on)
 
 
 def enumerable_points(config: SmartSearchConfig, space: BranchSpace) -> int | None:

@@ -3,34 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+import structlog
+
 from schemas.goal import OptimizationTarget
 from schemas.messages import TraceLoad
-from schemas.results import (
-    BranchEnd,
-    BranchResult,
-    CandidateRecord,
-    RankedCandidate,
-    SweepResult,
-    SweepStatus,
-    SweepTimings,
-    Tally,
-)
-from spica_async.branch import Phase
-from spica_async.bus.port import Bus
+from schemas.results import CandidateRecord, SweepResult, SweepTimings
+from spica_async.bus.port import Bus, BusError
+from spica_async.errors import SpicaError, first_cause
 from spica_async.evaluations import Discarded, Evaluations
+from spica_async.fleet import FleetView
 from spica_async.judging import study_objectives
+from spica_async.outcome import branch_result, is_useful, ranked, sum_tallies, sweep_status
 from spica_async.plan.types import SweepPlan
 from spica_async.proposals import EnumeratedProposer, Proposer, StudyProposer
 from spica_async.results import ResultsFolder
 from spica_async.sampling.process import SamplerProcess
 from spica_async.sampling.types import Study
-from spica_async.scoring import Candidate, pareto_front, rank
-from spica_async.search import BranchSearch, Observer, ProposerFactory, Search, enumerable_points
+from spica_async.scoring import pareto_front, rank
+from spica_async.search import BranchSearch, Observer, Search, enumerable_points
 from spica_async.space.branch import BranchSpace
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -46,6 +43,7 @@ class Sweep:
         versions: of the engine that the workers run.
         fingerprint: of the same, by which requests find their workers.
         planning_seconds: what the plan took.
+        grace_seconds: after a stop, for evaluations that run to bring their result.
     """
 
     sweep_id: str
@@ -56,42 +54,83 @@ class Sweep:
     versions: dict[str, str]
     fingerprint: str
     planning_seconds: float
+    grace_seconds: float = 0.0
 
     async def run(self, bus: Bus, stop: asyncio.Event) -> SweepResult:
         """Search until every branch has ended or `stop` is set, whichever comes first.
 
-        However this ends, what was found until then is written.
+        However this ends, what was found until then is written. After a stop nothing new is sent
+        out, and what runs is waited for as long as the grace allows; to cancel this is to stop
+        without a grace.
 
         Raises:
-            SpicaError: if the results cannot be written.
+            SpicaError: if the bus failed, or the results cannot be written.
         """
+        try:
+            return await self._run(bus, stop)
+        except* (BusError, SpicaError) as failures:
+            failure = first_cause(failures)
+        if isinstance(failure, SpicaError):
+            raise failure
+        raise SpicaError(
+            f"{failure}; what was found, if anything, is in {self.folder.path}"
+        ) from failure
+
+    async def _run(self, bus: Bus, stop: asyncio.Event) -> SweepResult:
         time = asyncio.get_running_loop().time
         began = time()
+        recorder = _Recorder(self.folder, self.display)
         async with Evaluations.open(
             bus,
             coordinator=self.sweep_id,
             fingerprint=self.fingerprint,
             parallel=self.plan.config.sweep.parallel_evals,
+            versions=self.versions,
+            on_fleet=recorder.fleet,
         ) as evaluations:
             search = Search(
                 sweep_id=self.sweep_id,
                 plan=self.plan,
                 trace=self.trace,
                 evaluations=evaluations,
-                observer=_Recorder(self.folder, self.display),
+                observer=recorder,
             )
             interrupted = True
             try:
-                interrupted = await _run_until(search, self._open_proposer, stop)
+                interrupted = await self._run_until(stop, search, evaluations)
             finally:
                 result = self._result(
                     search,
                     interrupted=interrupted,
-                    late=evaluations.discarded[Discarded.LATE],
+                    evaluations=evaluations,
                     search_seconds=time() - began,
                 )
                 self.folder.write_result(result, pareto=self._is_pareto)
         return result
+
+    async def _run_until(
+        self, stop: asyncio.Event, search: Search, evaluations: Evaluations
+    ) -> bool:
+        """Run the search; end it once `stop` is set. Returns whether that left any of it undone."""
+        async with asyncio.TaskGroup() as group:
+            searching = group.create_task(search.run(self._open_proposer))
+            stopping = group.create_task(stop.wait())
+            await asyncio.wait({searching, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if not searching.done() and self.grace_seconds > 0:
+                await self._wind_down(search, evaluations)
+            searching.cancel()
+            stopping.cancel()
+        return not all(branch.state.finished for branch in search.branches)
+
+    async def _wind_down(self, search: Search, evaluations: Evaluations) -> None:
+        try:
+            async with asyncio.timeout(self.grace_seconds):
+                await evaluations.cancel(self.grace_seconds)
+                await search.wind_down()
+        except TimeoutError:
+            log.info("coordinator.grace_ended", seconds=self.grace_seconds)
+        except BusError as error:
+            log.warning("coordinator.cancelled_unheard", error=str(error))
 
     @property
     def _is_pareto(self) -> bool:
@@ -117,13 +156,18 @@ class Sweep:
             yield StudyProposer(space, sampler)
 
     def _result(
-        self, search: Search, *, interrupted: bool, late: int, search_seconds: float
+        self,
+        search: Search,
+        *,
+        interrupted: bool,
+        evaluations: Evaluations,
+        search_seconds: float,
     ) -> SweepResult:
         goal = self.plan.config.goal
         found = search.candidates
         ordered = pareto_front(found, goal.objectives) if self._is_pareto else rank(found)
         branches = [branch_result(branch) for branch in search.branches]
-        tally = _sum_tallies(branch.tally for branch in branches)
+        tally = sum_tallies(branch.tally for branch in branches)
         return SweepResult(
             sweep_id=self.sweep_id,
             status=sweep_status(
@@ -131,8 +175,13 @@ class Sweep:
                 interrupted=interrupted,
                 useful=any(is_useful(candidate) for candidate in found),
             ),
-            ranking=[_ranked(candidate) for candidate in ordered],
-            tally=tally.model_copy(update={"late_results": late}),
+            ranking=[ranked(candidate) for candidate in ordered],
+            tally=tally.model_copy(
+                update={
+                    "late_results": evaluations.discarded[Discarded.LATE],
+                    "resent_requests": evaluations.resent,
+                }
+            ),
             timings=SweepTimings(
                 total=self.planning_seconds + search_seconds,
                 planning=self.planning_seconds,
@@ -161,100 +210,5 @@ class _Recorder:
     def progressed(self, branch: BranchSearch) -> None:
         self._display.progressed(branch)
 
-
-def sweep_status(ends: Iterable[BranchEnd], *, interrupted: bool, useful: bool) -> SweepStatus:
-    """What to call a sweep by how its branches ended.
-
-    Args:
-        ends: the end of each branch.
-        interrupted: whether it was stopped from outside.
-        useful: whether some candidate serves the goal at all.
-    """
-    if interrupted:
-        return "interrupted"
-    if not useful:
-        return "nothing_feasible"
-    known = set(ends)
-    if "stalled" in known:
-        return "stalled"
-    return "completed" if "completed" in known else "exhausted"
-
-
-def is_useful(candidate: Candidate) -> bool:
-    """Whether any request of the candidate met the SLA, where the goal counts those that do."""
-    return all(value > 0 for target, value in candidate.objectives.items() if target.needs_sla)
-
-
-def branch_result(branch: BranchSearch) -> BranchResult:
-    """How a branch ended, or that it has not."""
-    state = branch.state
-    end: BranchEnd = "interrupted"
-    reason = "stopped before its end"
-    match state.phase:
-        case Phase.COMPLETED:
-            end, reason = "completed", f"all {branch.max_rounds} rounds found their candidates"
-        case Phase.EXHAUSTED:
-            end, reason = "exhausted", "every distinct sample was evaluated"
-        case Phase.STALLED:
-            end = "stalled"
-            reason = f"round {state.round} ran out of attempts: what is proposed is known or fails"
-        case Phase.FAILED:
-            end = "failed"
-            verdict = state.sole_failure
-            assert verdict is not None  # noqa: S101  # the phase says so
-            reason = f"everything tried is {verdict.outcome}: {verdict.cause}: {verdict.detail}"
-    outcomes = state.tally
-    return BranchResult(
-        branch=branch.space.mode,
-        end=end,
-        reason=reason,
-        rounds=state.round,
-        tally=Tally(
-            attempts=state.attempts,
-            feasible=outcomes["feasible"],
-            infeasible=outcomes["infeasible"],
-            unsupported=outcomes["unsupported"],
-            failed=outcomes["failed"],
-            cached=state.duplicates,
-            stand_ins=branch.stats.stand_ins,
-            causes=dict(state.causes),
-        ),
-        optimizer_seconds=branch.stats.suggest_seconds,
-        evaluation_seconds=branch.evaluation_seconds,
-    )
-
-
-async def _run_until(search: Search, open_proposer: ProposerFactory, stop: asyncio.Event) -> bool:
-    """Run the search; cancel it once `stop` is set. Returns whether that happened."""
-    async with asyncio.TaskGroup() as group:
-        searching = group.create_task(search.run(open_proposer))
-        stopping = group.create_task(stop.wait())
-        await asyncio.wait({searching, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        interrupted = not searching.done()
-        searching.cancel()
-        stopping.cancel()
-    return interrupted
-
-
-def _sum_tallies(tallies: Iterable[Tally]) -> Tally:
-    total = Tally().model_dump()
-    for tally in tallies:
-        for name, value in tally.model_dump().items():
-            if name == "causes":
-                for cause, count in value.items():
-                    total["causes"][cause] = total["causes"].get(cause, 0) + count
-            else:
-                total[name] += value
-    return Tally.model_validate(total)
-
-
-def _ranked(candidate: Candidate) -> RankedCandidate:
-    return RankedCandidate(
-        candidate_id=candidate.candidate_id,
-        score=candidate.score,
-        objectives={target.value: value for target, value in candidate.objectives.items()},
-        used_gpus=candidate.used_gpus,
-        config=candidate.sample,
-        metrics=dict(candidate.report),
-        facts=dict(candidate.facts),
-    )
+    def fleet(self, view: FleetView) -> None:
+        self._display.fleet(view)

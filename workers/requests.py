@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from enum import StrEnum
 
 from pydantic import ValidationError
 
+from schemas.envelope import MAX_MESSAGE_BYTES
 from schemas.messages import EVALUATION_REQUESTED, EvaluationRequest, EvaluationRequested
 from spica_async.bus.port import Message
+
+MAX_ID_CHARACTERS = 256
+"""Ids are remembered and told again, so a stranger's must not be as long as a message."""
+
+_MAX_DETAIL_CHARACTERS = 300
 
 
 class Malformation(StrEnum):
@@ -29,10 +36,11 @@ class MalformedRequestError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class AddressedRequest:
-    """An evaluation request and the queue that awaits its result."""
+    """An evaluation request, the queue that awaits its result, and when it was sent."""
 
     request: EvaluationRequest
     reply_to: str
+    sent_at: datetime
 
 
 def parse_request(message: Message) -> AddressedRequest:
@@ -45,8 +53,25 @@ def parse_request(message: Message) -> AddressedRequest:
         raise MalformedRequestError(Malformation.UNKNOWN_TYPE, f"type {message.type!r}")
     if message.reply_to is None:
         raise MalformedRequestError(Malformation.NO_REPLY_TO, "no queue for the result")
+    # Ours are not so long, and reading what others send takes the loop's time.
+    if len(message.body) > MAX_MESSAGE_BYTES:
+        raise MalformedRequestError(
+            Malformation.INVALID_BODY, f"{len(message.body)} bytes, more than {MAX_MESSAGE_BYTES}"
+        )
     try:
         envelope = EvaluationRequested.model_validate_json(message.body)
     except ValidationError as error:
-        raise MalformedRequestError(Malformation.INVALID_BODY, str(error)) from error
-    return AddressedRequest(envelope.data, message.reply_to)
+        raise MalformedRequestError(Malformation.INVALID_BODY, first_error(error)) from error
+    request = envelope.data
+    if max(len(request.evaluation_id), len(request.sweep_id)) > MAX_ID_CHARACTERS:
+        raise MalformedRequestError(
+            Malformation.INVALID_BODY, f"an id has more than {MAX_ID_CHARACTERS} characters"
+        )
+    sent_at = envelope.time if envelope.time.tzinfo else envelope.time.replace(tzinfo=UTC)
+    return AddressedRequest(request, message.reply_to, sent_at)
+
+
+def first_error(error: ValidationError) -> str:
+    """What is wrong and where, in one line: a stranger's message may have thousands of errors."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"[:_MAX_DETAIL_CHARACTERS]

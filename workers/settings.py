@@ -8,6 +8,8 @@ from pathlib import Path
 
 import psutil
 
+from workers import container
+
 ENGINE_EVALUATOR = "spica_async.engine.evaluation:evaluate"
 ENGINE_WARM_UP = "spica_async.engine.evaluation:warm_up"
 
@@ -44,10 +46,13 @@ class ChildSettings:
 
 
 def default_slots() -> int:
-    """As many as there are cores that this process may use."""
+    """As many as there are cores that this process may use, a container's quota rounded down."""
     if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+        cores = len(os.sched_getaffinity(0))
+    else:
+        cores = os.cpu_count() or 1
+    quota = container.allowed_cores()
+    return cores if quota is None else max(1, min(cores, int(quota)))
 
 
 def slots_that_fit() -> int:
@@ -57,4 +62,8 @@ def slots_that_fit() -> int:
 
 def memory_share(slots: int) -> int:
     """The bytes of one slot when the memory that is available now is shared among all."""
-    return int(psutil.virtual_memory().available * _AVAILABLE_MEMORY_SHARE) // slots
+    available = psutil.virtual_memory().available
+    room = container.available_memory()
+    return (
+        int(min(available, available if room is None else room) * _AVAILABLE_MEMORY_SHARE) // slots
+    )

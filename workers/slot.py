@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
@@ -14,11 +13,10 @@ from pydantic import ValidationError
 
 from schemas.messages import Cause, EvaluationRequest, Measurement
 from workers.groups import resident_bytes
+from workers.memory import mebibytes
+from workers.port import MAX_CHILD_DEATHS, ChildDeaths, SlotOutcome, SlotStatistics
 from workers.process import ChildDiedError, ChildProcess, ChildStartError, spawn_child
 from workers.settings import ChildSettings
-
-MAX_CHILD_DEATHS = 3
-"""After so many the evaluation itself is taken to be what kills its child."""
 
 log = structlog.get_logger(__name__)
 
@@ -48,24 +46,6 @@ TRANSITIONS: Mapping[SlotState, frozenset[SlotState]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class SlotOutcome:
-    """What an evaluation came to, and how many children died over it."""
-
-    measurement: Measurement
-    child_deaths: int
-
-
-@dataclass(slots=True)
-class SlotStatistics:
-    """What a slot has done so far; deaths are those that nobody asked for."""
-
-    busy_seconds: float = 0.0
-    evaluations: int = 0
-    child_starts: int = 0
-    child_deaths: int = 0
-
-
 class _LimitReachedError(Exception):
     """The evaluation may not go on."""
 
@@ -75,10 +55,9 @@ class _LimitReachedError(Exception):
 
 
 class Slot:
-    """Owns one child at a time and replaces it as needed.
+    """An `EvaluationSlot` that owns one child at a time and replaces it as needed.
 
-    `memory_limit_bytes` is the most that a child with all that it started may have resident. The
-    methods must not run at the same time; after a cancelled one only `close` may follow.
+    `memory_limit_bytes` is the most that a child with all that it started may have resident.
     """
 
     def __init__(self, index: int, settings: ChildSettings, memory_limit_bytes: int) -> None:
@@ -96,6 +75,11 @@ class Slot:
         return self._state
 
     @property
+    def is_warm(self) -> bool:
+        """Whether there is a child that waits for a request."""
+        return self._state is SlotState.IDLE and not (self._child is None or self._child.has_exited)
+
+    @property
     def child_pid(self) -> int | None:
         """The process id of the slot's child, if there is one."""
         return None if self._child is None else self._child.pid
@@ -108,7 +92,7 @@ class Slot:
         """
         await self._warm_child()
 
-    async def evaluate(self, request: EvaluationRequest) -> SlotOutcome:
+    async def evaluate(self, request: EvaluationRequest, deaths: ChildDeaths) -> SlotOutcome:
         """Run one evaluation to its end, on new children as long as they die over it.
 
         `request.max_eval_seconds` bounds the running time over all of them, without the time that
@@ -120,7 +104,6 @@ class Slot:
         time = asyncio.get_running_loop().time
         limit = math.inf if request.max_eval_seconds is None else request.max_eval_seconds
         used = 0.0
-        deaths = 0
         while True:
             child = await self._warm_child()
             self._enter(SlotState.BUSY)
@@ -133,17 +116,23 @@ class Slot:
                 await self._end_child(self._settings.term_grace_seconds)
             except ChildDiedError as death:
                 why = await child.explain(death)
-                deaths += 1
+                deaths.count += 1
                 self._count_death(child, why)
                 await self._end_child(grace_seconds=0)
-                if deaths < MAX_CHILD_DEATHS:
+                if deaths.count < MAX_CHILD_DEATHS:
                     continue
-                measurement = _failed("child_died", f"{deaths} children died; the last: {why}")
+                detail = f"{deaths.count} children died; the last: {why}"
+                measurement = _failed("child_died", detail)
             finally:
                 used += time() - began
                 self.statistics.busy_seconds += time() - began
             self.statistics.evaluations += 1
-            return SlotOutcome(measurement, deaths)
+            return SlotOutcome(measurement, deaths.count)
+
+    async def end(self) -> None:
+        """End the child, if there is one, and what it started: SIGTERM, after a grace SIGKILL."""
+        if self._child is not None:
+            await self._end_child(self._settings.term_grace_seconds)
 
     def kill(self) -> None:
         """Send SIGKILL to what runs, without waiting; `close` must follow."""
@@ -246,8 +235,3 @@ class Slot:
 
 def _failed(cause: Cause, detail: str) -> Measurement:
     return Measurement(outcome="failed", cause=cause, detail=detail)
-
-
-def mebibytes(size: int) -> str:
-    """The size for a person to read."""
-    return f"{size / 2**20:,.0f} MiB"

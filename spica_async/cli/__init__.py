@@ -1,10 +1,11 @@
-"""The command line: `spica-async run | check | trace`."""
+"""The command line: `spica-async run | check | trace | topology | health`."""
 
 from __future__ import annotations
 
 import io
 import sys
 import traceback
+from enum import StrEnum
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated
@@ -12,6 +13,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from spica_async.bus.limits import DEFAULT_HARD_LIMIT_SECONDS
+from spica_async.cli import options
 from spica_async.errors import InputError, SpicaError, keep_traceback
 
 EXIT_FAULT = 1
@@ -27,7 +30,6 @@ app = typer.Typer(
 )
 trace_app = typer.Typer(help="Request traces in Mooncake's format.", no_args_is_help=True)
 app.add_typer(trace_app, name="trace")
-
 ConfigPath = Annotated[Path, typer.Argument(help="the YAML file of the sweep", metavar="CONFIG")]
 
 
@@ -52,20 +54,40 @@ def _options(
 def run(
     config: ConfigPath,
     *,
-    slots: Annotated[
-        int | None, typer.Option(min=1, help="replays at a time on this machine; default: cores")
-    ] = None,
-    output: Annotated[Path, typer.Option(help="folder for the sweep's own folder")] = Path(
-        "results"
-    ),
-    json: Annotated[
-        bool, typer.Option("--json", help="one JSON document on stdout, progress on stderr")
-    ] = False,
+    bus: options.Bus = None,
+    slots: options.Slots = None,
+    output: options.Output = Path("results"),
+    json: options.AsJson = False,
+    grace_seconds: options.GraceSeconds = None,
+    hard_limit_seconds: options.HardLimitSeconds = None,
+    trace_host: options.TraceHost = None,
+    trace_port: options.TracePort = None,
+    trace_url: options.TraceUrls = None,
+    ca: options.Ca = None,
+    cert: options.Cert = None,
+    key: options.Key = None,
 ) -> None:
-    """Run one sweep and print its best deployments."""
-    from spica_async.cli.run import run_sweep_command  # noqa: PLC0415  # `--help` stays light
+    """Run one sweep and print its best deployments.
 
-    raise typer.Exit(run_sweep_command(config, slots=slots, output=output, as_json=json))
+    Replays run in this machine's processes, or with --bus where workers are.
+    """
+    from spica_async.cli.broker import read_broker_options  # noqa: PLC0415  # `--help` stays light
+    from spica_async.cli.run import RunOptions, run_sweep_command  # noqa: PLC0415  # as above
+
+    broker = read_broker_options(
+        bus,
+        ca=ca,
+        cert=cert,
+        key=key,
+        hard_limit_seconds=hard_limit_seconds,
+        trace_host=trace_host,
+        trace_port=trace_port,
+        trace_urls=trace_url,
+    )
+    if grace_seconds is None:
+        grace_seconds = options.DEFAULT_GRACE_SECONDS if broker else 0.0
+    how = RunOptions(slots=slots, output=output, grace_seconds=grace_seconds, broker=broker)
+    raise typer.Exit(run_sweep_command(config, how, as_json=json))
 
 
 @app.command()
@@ -91,6 +113,57 @@ def synth(
     from spica_async.cli.trace import synth_command  # noqa: PLC0415  # `--help` stays light
 
     synth_command(path, seed=seed, requests=requests, duration_seconds=duration)
+
+
+class TopologyAction(StrEnum):
+    """What to do with the topology."""
+
+    DECLARE = "declare"
+    CHECK = "check"
+
+
+@app.command()
+def topology(
+    action: Annotated[
+        TopologyAction, typer.Argument(help="make what is missing, or only tell what is")
+    ],
+    *,
+    bus: options.Bus = None,
+    engine: options.Engines = None,
+    management: options.ManagementUrl = None,
+    hard_limit_seconds: options.HardLimitSeconds = None,
+    json: options.AsJson = False,
+    ca: options.Ca = None,
+    cert: options.Cert = None,
+    key: options.Key = None,
+) -> None:
+    """Declare or check the queues and exchanges that all services share on a broker.
+
+    The exit code is 1 if anything is missing, otherwise than it should be, or out of our rights.
+    """
+    from spica_async.bus.address import BrokerAddress  # noqa: PLC0415  # `--help` stays light
+    from spica_async.cli.consumer_timeout import Management  # noqa: PLC0415  # as above
+    from spica_async.cli.topology import topology_command  # noqa: PLC0415  # as above
+
+    address = BrokerAddress.from_options(bus, ca=ca, cert=cert, key=key)
+    good = topology_command(
+        address,
+        engines=engine or [],
+        create=action is TopologyAction.DECLARE,
+        management=None if management is None else Management.from_option(management, address),
+        hard_limit_seconds=hard_limit_seconds or DEFAULT_HARD_LIMIT_SECONDS,
+        as_json=json,
+    )
+    raise typer.Exit(0 if good else EXIT_FAULT)
+
+
+@app.command()
+def health(*, bus: options.Bus = None) -> None:
+    """Tell whether this container's process is connected to its broker, by the exit code."""
+    from spica_async.bus.address import BrokerAddress  # noqa: PLC0415  # `--help` stays light
+    from spica_async.cli.health import health_command  # noqa: PLC0415  # as above
+
+    health_command(BrokerAddress.from_options(bus))
 
 
 def main() -> None:

@@ -33,3 +33,6 @@ def _configure(stream: TextIO, level: int, *, colors: bool) -> None:
         logger_factory=structlog.WriteLoggerFactory(file=stream),
         cache_logger_on_first_use=False,
     )
+    for library in ("aio_pika", "aiormq"):
+        # What they warn of is told as the state of the bus, in lines of ours.
+        logging.getLogger(library).setLevel(logging.CRITICAL)

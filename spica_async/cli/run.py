@@ -1,4 +1,4 @@
-"""`spica-async run`: a coordinator and a worker in one process, over the embedded bus."""
+"""`spica-async run`: one sweep, over the embedded bus or a broker."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ import json
 import signal
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from schemas.results import SweepResult, SweepStatus
 from spica_async.bus.memory import MemoryBus
-from spica_async.bus.port import Bus
-from spica_async.bus.topology import declare, requests_queue
+from spica_async.bus.port import Bus, BusError
 from spica_async.cli import EXIT_INTERRUPTED
+from spica_async.cli.broker import BrokerOptions, connected, offered
 from spica_async.cli.inputs import Inputs, read_inputs
 from spica_async.cli.logs import log_to_file, log_warnings_to_stderr
 from spica_async.cli.tables import plan_notes, print_view, result_view
@@ -25,14 +26,33 @@ from spica_async.results import ResultsFolder, new_sweep_id
 from spica_async.space.knobs import scales
 from spica_async.sweep import Sweep
 from workers.process import ChildStartError
+from workers.program import WorkerOptions, run_worker
 from workers.settings import ENGINE_WARM_UP, ChildSettings, default_slots, slots_that_fit
-from workers.supervisor import Supervisor
+from workers.supervisor import default_name
 
 _EXIT_CODES: dict[SweepStatus, int] = {"nothing_feasible": 3, "interrupted": EXIT_INTERRUPTED}
 _WARM_UP_WITH_PLANNER = "spica_async.engine.evaluation:warm_up_with_planner"
 
 
-def run_sweep_command(path: Path, *, slots: int | None, output: Path, as_json: bool) -> int:
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """How to run a sweep, apart from its configuration.
+
+    Attributes:
+        slots: replays at a time in this process; none: as many as suit the machine without a
+            broker, and with one none at all.
+        output: the folder for the sweep's own folder.
+        grace_seconds: how long an interrupted sweep waits for what runs.
+        broker: none: everything happens in this process and its children.
+    """
+
+    slots: int | None
+    output: Path
+    grace_seconds: float
+    broker: BrokerOptions | None
+
+
+def run_sweep_command(path: Path, options: RunOptions, *, as_json: bool) -> int:
     """Run the sweep of one configuration file and return the exit code.
 
     Raises:
@@ -41,95 +61,146 @@ def run_sweep_command(path: Path, *, slots: int | None, output: Path, as_json: b
     log_warnings_to_stderr()
     progress = ProgressConsole()
     inputs = read_inputs(path, lambda line: progress.print(line, markup=False, soft_wrap=True))
-    count = _slots(slots, parallel_evals=inputs.config.sweep.parallel_evals)
+    if options.broker is not None:
+        inputs = replace(inputs, config=options.broker.limited(inputs.config))
+    slots = _slots(options, parallel_evals=inputs.config.sweep.parallel_evals)
+    goal = inputs.config.goal
     try:
-        with showing(inputs.config.goal, progress) as display:
-            result = asyncio.run(_run(inputs, slots=count, output=output, display=display))
+        with showing(goal, progress, fleet=options.broker is not None) as display:
+            result = asyncio.run(_run(inputs, options, slots, display))
     except asyncio.CancelledError:
-        progress.print(f"interrupted; what was found, if anything, is in {output}", markup=False)
+        where = options.output
+        progress.print(f"interrupted; what was found, if anything, is in {where}", markup=False)
         return EXIT_INTERRUPTED
     except BaseExceptionGroup as group:
         raise first_cause(group) from group
     if as_json:
         sys.stdout.write(json.dumps(result.model_dump(mode="json"), indent=2) + "\n")
     else:
-        print_view(result_view(result, inputs.config.goal))
+        print_view(result_view(result, goal))
     return _EXIT_CODES.get(result.status, 0)
 
 
-def _slots(asked: int | None, *, parallel_evals: int) -> int:
-    """Slots to run: one per core unless told otherwise, and none that could never be used.
+def _slots(options: RunOptions, *, parallel_evals: int) -> int:
+    """Slots to run here.
+
+    Without a broker there is one per core unless told otherwise, and none that could never be
+    used.
 
     Raises:
         InputError: if so many were asked for that the memory is not enough for a replay in each.
     """
+    if options.slots is None and options.broker is not None:
+        return 0
     fitting = slots_that_fit()
-    if asked is not None and asked > fitting:
+    if options.slots is not None and options.slots > fitting:
         raise InputError(f"--slots: the memory that is free now is enough for {fitting}")
-    return min(asked or default_slots(), fitting, parallel_evals)
+    return min(options.slots or default_slots(), fitting, parallel_evals)
 
 
-async def _run(inputs: Inputs, *, slots: int, output: Path, display: Display) -> SweepResult:
+async def _run(inputs: Inputs, options: RunOptions, slots: int, display: Display) -> SweepResult:
     time = asyncio.get_running_loop().time
     began = time()
     interrupts = _Interrupts()
-    plan = await inputs.plan(display.planning)
-    for note in plan_notes(plan):
-        display.note(note)
-    with ResultsFolder.create(output, new_sweep_id()) as folder:
+    sweep_id = new_sweep_id()
+    async with AsyncExitStack() as stack:
+        # Before the plan, so that what is wrong with the broker shows at once.
+        bus = await stack.enter_async_context(_coordinators_bus(options.broker, sweep_id, display))
+        trace = inputs.trace
+        if options.broker is not None:
+            trace = await stack.enter_async_context(offered(trace, options.broker))
+        plan = await inputs.plan(display.planning)
+        for note in plan_notes(plan):
+            display.note(note)
+        folder = stack.enter_context(ResultsFolder.create(options.output, sweep_id))
         log_to_file(folder.logs / "coordinator.log")
         folder.write_config(inputs.config)
         folder.write_plan(plan)
         sweep = Sweep(
-            sweep_id=folder.path.name,
+            sweep_id=sweep_id,
             plan=plan,
-            trace=inputs.trace,
+            trace=trace,
             folder=folder,
             display=display,
             versions=engine_versions(),
             fingerprint=engine_fingerprint(),
             planning_seconds=time() - began,
+            grace_seconds=options.grace_seconds,
         )
-        display.planning(f"starting {slots} replay slots")
-        planner = any(map(scales, plan.config.search_space.planner_scaling_policy))
-        children = ChildSettings(
-            warm_up=_WARM_UP_WITH_PLANNER if planner else ENGINE_WARM_UP,
-            log_folder=folder.logs,
-        )
-        async with _embedded_worker(slots=slots, children=children) as bus:
-            interrupts.has_something_to_keep = True
-            return await sweep.run(bus, interrupts.stop)
+        if slots:
+            display.planning(f"starting {slots} replay slots")
+            planner = any(map(scales, plan.config.search_space.planner_scaling_policy))
+            worker = WorkerOptions(
+                name=default_name(),
+                slots=slots,
+                drain_seconds=0,
+                hard_limit_seconds=options.broker.hard_limit_seconds if options.broker else None,
+                children=ChildSettings(
+                    warm_up=_WARM_UP_WITH_PLANNER if planner else ENGINE_WARM_UP,
+                    log_folder=folder.logs,
+                ),
+            )
+            workers_bus = await stack.enter_async_context(_workers_bus(options.broker, bus))
+            await stack.enter_async_context(_local_worker(workers_bus, worker))
+        interrupts.has_something_to_keep = True
+        return await sweep.run(bus, interrupts.stop)
 
 
 @asynccontextmanager
-async def _embedded_worker(*, slots: int, children: ChildSettings) -> AsyncIterator[Bus]:
-    """A worker that lives as long as the context, and the bus that it listens to.
+async def _coordinators_bus(
+    broker: BrokerOptions | None, sweep_id: str, display: Display
+) -> AsyncIterator[Bus]:
+    if broker is None:
+        yield MemoryBus()
+        return
+    display.planning(f"connecting to the broker: {broker.address}")
+    async with connected(
+        broker.address,
+        role="coordinator",
+        private_queues=f"spica.results.{sweep_id}",
+        on_state=display.bus,
+    ) as bus:
+        yield bus
+
+
+@asynccontextmanager
+async def _workers_bus(broker: BrokerOptions | None, coordinators: Bus) -> AsyncIterator[Bus]:
+    if broker is None:
+        yield coordinators
+        return
+    async with connected(
+        broker.address, role="worker", private_queues=f"spica.worker.{default_name()}"
+    ) as bus:
+        yield bus
+
+
+@asynccontextmanager
+async def _local_worker(bus: Bus, worker: WorkerOptions) -> AsyncIterator[None]:
+    """A worker in this process that lives as long as the context.
 
     Raises:
-        SpicaError: if its children cannot be started.
+        SpicaError: if its children cannot be started, or it has lost the bus.
     """
-    bus = MemoryBus()
-    fingerprint = engine_fingerprint()
-    await declare(bus, requests_queue(fingerprint))
-    supervisor = Supervisor(
-        bus,
-        engine_fingerprint=fingerprint,
-        slots=slots,
-        children=children,
-    )
+    stop = asyncio.Event()
     try:
         async with asyncio.TaskGroup() as group:
-            group.create_task(supervisor.run())
+            group.create_task(run_worker(bus, worker, stop))
             try:
-                yield bus
+                yield
             finally:
-                await supervisor.stop(drain_seconds=0)
-    except BaseExceptionGroup as group:
-        failed = group.subgroup(ChildStartError)
-        if failed is None:
+                stop.set()
+    except BaseExceptionGroup as error:
+        told = error.subgroup(SpicaError)
+        if told is not None:
+            # The sweep's own word, where both of them have lost the broker.
+            raise first_cause(told) from None
+        known = error.subgroup((ChildStartError, BusError))
+        if known is None:
             raise
-        cause, logs = first_cause(failed), children.log_folder
-        raise SpicaError(f"no replay could be started: {cause}; see {logs}") from None
+        cause = first_cause(known)
+        started = not isinstance(cause, ChildStartError)
+        what = "the worker in this process failed" if started else "no replay could be started"
+        raise SpicaError(f"{what}: {cause}; see {worker.children.log_folder}") from None
 
 
 class _Interrupts:

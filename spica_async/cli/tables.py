@@ -169,7 +169,18 @@ def _tally(result: SweepResult) -> Text:
         )
     )
     ends = "; ".join(f"{branch.branch} {branch.end}: {branch.reason}" for branch in result.branches)
-    return Text(f"{result.status}: {counted} of {tally.attempts} suggestions\n{ends}")
+    lines = [f"{result.status}: {counted} of {tally.attempts} suggestions", ends]
+    if tally.resent_requests or tally.late_results:
+        lines.append(
+            "on the way to workers and back: "
+            + _counted(
+                (
+                    (tally.resent_requests, "lost requests sent again"),
+                    (tally.late_results, "results too late and dropped"),
+                )
+            )
+        )
+    return Text("\n".join(lines))
 
 
 def _timings(result: SweepResult) -> Text:

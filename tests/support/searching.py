@@ -6,10 +6,11 @@ import asyncio
 import json
 import random
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
+from schemas.events import EvaluationStart, EvaluationStarted
 from schemas.messages import (
     EVALUATION_COMPLETED,
     EvaluationCompleted,
@@ -22,8 +23,9 @@ from schemas.messages import (
 from schemas.results import CandidateRecord
 from spica_async.bus.memory import MemoryBus
 from spica_async.bus.port import Delivery, Message
-from spica_async.bus.topology import requests_queue
+from spica_async.bus.topology import EVALUATION_STARTED_TOPIC, requests_queue
 from spica_async.evaluations import Evaluations
+from spica_async.fleet import FleetView
 from spica_async.plan.types import SweepPlan
 from spica_async.proposals import EnumeratedProposer, Proposer, StudyProposer
 from spica_async.sampling.port import SamplerStats
@@ -57,6 +59,12 @@ def succeed_or_fail(sample: Sample) -> Measurement:
     return succeed(sample)
 
 
+class RunsWhileOpen(Protocol):
+    """Some worker."""
+
+    def running(self) -> AbstractAsyncContextManager[None]: ...
+
+
 @dataclass
 class FakeWorker:
     """Answers requests from `slots` tasks, each in its own time."""
@@ -88,6 +96,7 @@ class FakeWorker:
         self.bodies.append(delivery.message.body)
         request = EvaluationRequested.model_validate_json(delivery.message.body).data
         self.requests.append(request)
+        await self._tell_start(request)
         if self.gate is not None:
             await self.gate.acquire()
         for _ in range(pace.randrange(12)):
@@ -105,6 +114,14 @@ class FakeWorker:
             delivery.message.reply_to, Message(body, request.evaluation_id, EVALUATION_COMPLETED)
         )
         await delivery.ack()
+
+    async def _tell_start(self, request: EvaluationRequest) -> None:
+        start = EvaluationStart(
+            evaluation_id=request.evaluation_id, sweep_id=request.sweep_id, worker="fake", slot=0
+        )
+        event = EvaluationStarted(source="fake", data=start)
+        message = Message(event.model_dump_json().encode(), event.id, event.type)
+        await self.bus.publish_event(EVALUATION_STARTED_TOPIC, message)
 
 
 @dataclass
@@ -161,6 +178,7 @@ class Ledger:
 
     records: list[CandidateRecord] = field(default_factory=list)
     progress: list[tuple[str, int, int]] = field(default_factory=list)
+    fleets: list[FleetView] = field(default_factory=list)
     on_record: Callable[[CandidateRecord], None] | None = None
 
     def evaluated(self, record: CandidateRecord) -> None:
@@ -170,6 +188,9 @@ class Ledger:
 
     def progressed(self, branch: BranchSearch) -> None:
         self.progress.append((branch.space.mode, branch.state.round, branch.state.attempts))
+
+    def fleet(self, view: FleetView) -> None:
+        self.fleets.append(view)
 
 
 @dataclass
@@ -197,6 +218,7 @@ async def run_search(
     measure: Measure = succeed,
     make_sampler: Callable[[BranchSpace], Any] = FakeSampler,
     enumerate_points: bool = False,
+    make_workers: Callable[[MemoryBus], Sequence[RunsWhileOpen]] | None = None,
     started: Callable[[Run, asyncio.Task[None]], Any] | None = None,
 ) -> Run:
     bus = MemoryBus()
@@ -221,7 +243,10 @@ async def run_search(
             sweep_id="sweep", plan=plan, trace=None, evaluations=evaluations, observer=ledger
         )
         run = Run(search, ledger, FakeWorker(bus, measure, slots), samplers)
-        async with run.worker.running():
+        workers = make_workers(bus) if make_workers else [run.worker]
+        async with AsyncExitStack() as stack:
+            for worker in workers:
+                await stack.enter_async_context(worker.running())
             await _drive(run, open_proposer, started)
     return run
 

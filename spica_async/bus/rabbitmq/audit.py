@@ -14,7 +14,7 @@ from aio_pika.abc import AbstractChannel
 from spica_async.bus.address import BrokerAddress
 from spica_async.bus.port import AccessRefusedError, BusUnavailableError, QueueSpec
 from spica_async.bus.rabbitmq.bus import (
-    _EXCHANGES,
+    EXCHANGES,
     DEFAULT_CONNECT_SECONDS,
     queue_arguments,
 )
@@ -88,7 +88,7 @@ async def audit(
 def _subjects(
     queues: Iterable[QueueSpec],
 ) -> Iterator[tuple[Literal["exchange", "queue"], str, _Declare]]:
-    for exchange, kind in _EXCHANGES:
+    for exchange, kind in EXCHANGES:
         yield "exchange", exchange, partial(_declare_exchange, exchange, kind)
     for spec in queues:
         yield "queue", spec.name, partial(_declare_queue, spec)

@@ -52,7 +52,7 @@ _SLOW_PUBLISH_SECONDS: Final = 3.0
 _EVENT_SECONDS: Final = 1.0
 """Who listens to events is not worth more of a worker's time."""
 _MOST_NAME_BYTES: Final = 255
-_EXCHANGES: Final = ((EVENTS_EXCHANGE, ExchangeType.TOPIC), (CONTROL_EXCHANGE, ExchangeType.FANOUT))
+EXCHANGES: Final = ((EVENTS_EXCHANGE, ExchangeType.TOPIC), (CONTROL_EXCHANGE, ExchangeType.FANOUT))
 
 
 class RabbitBus:
@@ -141,7 +141,7 @@ class RabbitBus:
             AccessRefusedError: one does not exist and this user may not make it.
             QueueConflictError: one is of another kind.
         """
-        for exchange, kind in _EXCHANGES:
+        for exchange, kind in EXCHANGES:
 
             async def declare(channel: AbstractChannel, *, passive: bool) -> None:
                 await channel.declare_exchange(

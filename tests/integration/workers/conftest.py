@@ -81,8 +81,13 @@ def until() -> Callable[[Callable[[], Any]], Awaitable[Any]]:
 
 @pytest.fixture
 def running() -> Callable[[], list[int]]:
-    """Lists this process's children that have not ended."""
-    return lambda: [child.pid for child in psutil.Process().children() if _runs(child.pid)]
+    """Lists the children of this process that have come with the test and have not ended."""
+    before = {child.pid for child in psutil.Process().children()}
+    return lambda: [
+        child.pid
+        for child in psutil.Process().children()
+        if child.pid not in before and _runs(child.pid)
+    ]
 
 
 @pytest.fixture(autouse=True)

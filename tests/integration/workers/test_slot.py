@@ -18,9 +18,10 @@ from structlog.testing import capture_logs
 
 from schemas.messages import EvaluationRequest
 from workers.groups import live_members
+from workers.port import ChildDeaths, SlotOutcome
 from workers.process import ChildStartError
 from workers.settings import ChildSettings
-from workers.slot import Slot, SlotOutcome, SlotState
+from workers.slot import Slot, SlotState
 
 PLENTY = 2**40
 MakeRequest = Callable[..., EvaluationRequest]
@@ -45,6 +46,10 @@ async def slot(settings: ChildSettings) -> AsyncIterator[Slot]:
         yield slot
 
 
+async def evaluate(slot: Slot, request: EvaluationRequest, deaths_before: int = 0) -> SlotOutcome:
+    return await slot.evaluate(request, ChildDeaths(deaths_before))
+
+
 def verdict(outcome: SlotOutcome) -> tuple[str, str | None, int]:
     measurement = outcome.measurement
     return measurement.outcome, measurement.cause, outcome.child_deaths
@@ -59,8 +64,8 @@ class TestEvaluating:
     async def test_one_warm_child_serves_many(self, slot: Slot, request_to: MakeRequest) -> None:
         await slot.start()
         warm = slot.child_pid
-        first = await slot.evaluate(request_to("succeed"))
-        second = await slot.evaluate(request_to("succeed"))
+        first = await evaluate(slot, request_to("succeed"))
+        second = await evaluate(slot, request_to("succeed"))
         assert verdict(first) == ("feasible", None, 0)
         assert pid_in(first) == pid_in(second) == warm != os.getpid()
         assert slot.state is SlotState.IDLE
@@ -69,12 +74,20 @@ class TestEvaluating:
         assert slot.statistics.busy_seconds > 0
 
     async def test_the_child_stands_apart(
-        self, slot: Slot, request_to: MakeRequest, marks: Path
+        self,
+        slot: Slot,
+        request_to: MakeRequest,
+        marks: Path,
+        marked: Marked,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        report = (await slot.evaluate(request_to("tell_surroundings"))).measurement.report
+        monkeypatch.setenv("SPICA_BUS", "amqp://user:secret@broker")
+        monkeypatch.setenv("SPICA_BUS_PASSWORD", "secret")
+        report = (await evaluate(slot, request_to("tell_surroundings"))).measurement.report
         assert report is not None
         assert report["session"] == report["group"] == report["pid"]
         assert (marks / "error-error-1").exists()
+        assert marked("secret-*") == []
 
     async def test_the_warm_up_comes_before_the_first_request(
         self,
@@ -87,7 +100,7 @@ class TestEvaluating:
         async with opened(replace(settings, warm_up="fake_evaluators:warm_up")) as slot:
             await slot.start()
             assert (tmp_path / "warm").exists()
-            assert verdict(await slot.evaluate(request_to("succeed"))) == ("feasible", None, 0)
+            assert verdict(await evaluate(slot, request_to("succeed"))) == ("feasible", None, 0)
 
     async def test_a_failing_evaluator_costs_no_child(
         self, slot: Slot, request_to: MakeRequest
@@ -98,16 +111,16 @@ class TestEvaluating:
             "return_nonsense": "returned dict, not a Measurement",
             "return_too_much": "bytes, more than",
         }.items():
-            outcome = await slot.evaluate(request_to(do))
+            outcome = await evaluate(slot, request_to(do))
             assert verdict(outcome) == ("failed", "replay_error", 0)
             assert detail in str(outcome.measurement.detail)
-        assert verdict(await slot.evaluate(request_to("succeed"))) == ("feasible", None, 0)
+        assert verdict(await evaluate(slot, request_to("succeed"))) == ("feasible", None, 0)
         assert slot.statistics.child_starts == 1
 
     async def test_garbage_on_stdout_goes_to_the_log(
         self, slot: Slot, request_to: MakeRequest, tmp_path: Path
     ) -> None:
-        assert verdict(await slot.evaluate(request_to("chatter"))) == ("feasible", None, 0)
+        assert verdict(await evaluate(slot, request_to("chatter"))) == ("feasible", None, 0)
         logged = (tmp_path / "slot-0.log").read_text()
         assert "garbage on stdout" in logged
         assert "garbage from a program" in logged
@@ -116,14 +129,14 @@ class TestEvaluating:
         self, settings: ChildSettings, request_to: MakeRequest, capfd: pytest.CaptureFixture[str]
     ) -> None:
         async with opened(replace(settings, log_folder=None)) as slot:
-            assert verdict(await slot.evaluate(request_to("chatter"))) == ("feasible", None, 0)
+            assert verdict(await evaluate(slot, request_to("chatter"))) == ("feasible", None, 0)
         assert capfd.readouterr() == ("", "")
 
     async def test_an_interrupt_does_not_reach_the_evaluation(
         self, slot: Slot, request_to: MakeRequest, until: Until, marked: Marked, marks: Path
     ) -> None:
         async with asyncio.TaskGroup() as group:
-            running = group.create_task(slot.evaluate(request_to("wait_for", mark="go")))
+            running = group.create_task(evaluate(slot, request_to("wait_for", mark="go")))
             await until(lambda: marked("run-*"))
             assert slot.child_pid is not None
             os.killpg(slot.child_pid, signal.SIGINT)
@@ -143,7 +156,7 @@ class TestDeaths:
     async def test_three_deaths_end_the_evaluation(
         self, slot: Slot, request_to: MakeRequest, marked: Marked, do: str, why: str
     ) -> None:
-        outcome = await slot.evaluate(request_to(do))
+        outcome = await evaluate(slot, request_to(do))
         assert verdict(outcome) == ("failed", "child_died", 3)
         assert why in str(outcome.measurement.detail)
         assert len(marked("run-*")) == 3
@@ -155,22 +168,44 @@ class TestDeaths:
         self, slot: Slot, request_to: MakeRequest, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("workers.process._EXIT_WAIT_SECONDS", 0.1)
-        outcome = await slot.evaluate(request_to("close_channel"))
+        outcome = await evaluate(slot, request_to("close_channel"))
         assert verdict(outcome) == ("failed", "child_died", 3)
         assert "closed its channel" in str(outcome.measurement.detail)
 
     async def test_the_third_child_may_succeed(self, slot: Slot, request_to: MakeRequest) -> None:
-        outcome = await slot.evaluate(request_to("exit_twice"))
+        outcome = await evaluate(slot, request_to("exit_twice"))
         assert verdict(outcome) == ("feasible", None, 2)
         assert slot.statistics.child_deaths == 2
+
+    async def test_deaths_before_count(
+        self, slot: Slot, request_to: MakeRequest, marked: Marked
+    ) -> None:
+        outcome = await evaluate(slot, request_to("segfault"), deaths_before=1)
+        assert verdict(outcome) == ("failed", "child_died", 3)
+        assert len(marked("run-*")) == 2
+
+    async def test_deaths_are_known_when_there_is_no_next_child(
+        self,
+        settings: ChildSettings,
+        request_to: MakeRequest,
+        marks: Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        monkeypatch.setenv("WARM_UP_MARK", str(marks / "warm"))
+        scarce = replace(settings, warm_up="fake_evaluators:succeed_once", start_attempts=1)
+        deaths = ChildDeaths()
+        async with opened(scarce) as slot:
+            with pytest.raises(ChildStartError):
+                await slot.evaluate(request_to("exit_at_once"), deaths)
+        assert deaths.count == 1
 
     async def test_a_death_while_idle_is_no_evaluations_fault(
         self, slot: Slot, request_to: MakeRequest, until: Until
     ) -> None:
-        first = await slot.evaluate(request_to("succeed"))
+        first = await evaluate(slot, request_to("succeed"))
         os.kill(pid_in(first), signal.SIGKILL)
         await until(lambda: slot._child is not None and slot._child.has_exited)
-        second = await slot.evaluate(request_to("succeed"))
+        second = await evaluate(slot, request_to("succeed"))
         assert verdict(second) == ("feasible", None, 0)
         assert pid_in(second) != pid_in(first)
         assert slot.statistics.child_deaths == 1
@@ -180,12 +215,12 @@ class TestLimits:
     async def test_the_whole_group_is_ended_even_if_it_ignores_term(
         self, slot: Slot, request_to: MakeRequest, marked: Marked
     ) -> None:
-        outcome = await slot.evaluate(request_to("hang_with_grandchild", max_eval_seconds=1.0))
+        outcome = await evaluate(slot, request_to("hang_with_grandchild", max_eval_seconds=1.0))
         assert verdict(outcome) == ("failed", "time_limit", 0)
         assert len(marked("grandchild-*")) == 1
         assert len(marked("run-*")) == 1
         assert slot.state is SlotState.EMPTY
-        assert verdict(await slot.evaluate(request_to("succeed"))) == ("feasible", None, 0)
+        assert verdict(await evaluate(slot, request_to("succeed"))) == ("feasible", None, 0)
         assert slot.statistics.child_deaths == 0
 
     async def test_the_childs_start_does_not_count(
@@ -193,12 +228,12 @@ class TestLimits:
     ) -> None:
         # Importing takes 1.5 s.
         async with opened(replace(settings, evaluator="slow_evaluator:evaluate")) as slot:
-            outcome = await slot.evaluate(request_to("-", max_eval_seconds=1.4))
+            outcome = await evaluate(slot, request_to("-", max_eval_seconds=1.4))
         assert verdict(outcome) == ("feasible", None, 0)
 
     async def test_all_attempts_count_together(self, slot: Slot, request_to: MakeRequest) -> None:
         request = request_to("sleep_and_exit", seconds=0.5, max_eval_seconds=1.2)
-        outcome = await slot.evaluate(request)
+        outcome = await evaluate(slot, request)
         assert outcome.measurement.cause == "time_limit"
 
     @pytest.mark.parametrize("do", ["allocate", "allocate_in_grandchild"])
@@ -207,8 +242,8 @@ class TestLimits:
     ) -> None:
         async with opened(settings, memory_limit_bytes=250 * 2**20) as slot:
             # The child itself stays below the limit.
-            assert verdict(await slot.evaluate(request_to("succeed"))) == ("feasible", None, 0)
-            outcome = await slot.evaluate(request_to(do, bytes=300 * 2**20))
+            assert verdict(await evaluate(slot, request_to("succeed"))) == ("feasible", None, 0)
+            outcome = await evaluate(slot, request_to(do, bytes=300 * 2**20))
         assert verdict(outcome) == ("failed", "resource_limited", 0)
         assert "250 MiB allowed" in str(outcome.measurement.detail)
         assert len(marked("run-e2-*")) == 1
@@ -268,10 +303,26 @@ class TestStarting:
 
 
 class TestEnding:
+    async def test_an_end_in_good_order_leaves_nothing_and_can_be_followed_by_a_start(
+        self, slot: Slot, request_to: MakeRequest, until: Until, marked: Marked, running: Running
+    ) -> None:
+        evaluation = asyncio.ensure_future(evaluate(slot, request_to("hang_with_grandchild")))
+        await until(lambda: marked("grandchild-*"))
+        evaluation.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await evaluation
+        warm = [slot.is_warm]
+        await slot.end()
+        assert running() == []
+        await slot.start()
+        warm.append(slot.is_warm)
+        assert warm == [False, True]
+        assert verdict(await evaluate(slot, request_to("succeed"))) == ("feasible", None, 0)
+
     async def test_a_cancelled_evaluation_can_be_closed(
         self, slot: Slot, request_to: MakeRequest, until: Until, marked: Marked, running: Running
     ) -> None:
-        evaluation = asyncio.ensure_future(slot.evaluate(request_to("hang_with_grandchild")))
+        evaluation = asyncio.ensure_future(evaluate(slot, request_to("hang_with_grandchild")))
         await until(lambda: marked("grandchild-*"))
         evaluation.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -309,10 +360,11 @@ def _gone(pid: int) -> bool:
 KILLED_SUPERVISOR = f"""
 import asyncio, sys
 from schemas.messages import EvaluationRequest
+from workers.port import ChildDeaths
 from workers.settings import ChildSettings
 from workers.slot import Slot
 
 settings = ChildSettings(sys.argv[1], warm_up=None, import_paths=(sys.argv[2],))
 request = EvaluationRequest.model_validate_json(sys.argv[3])
-asyncio.run(Slot(0, settings, {PLENTY}).evaluate(request))
+asyncio.run(Slot(0, settings, {PLENTY}).evaluate(request, ChildDeaths()))
 """

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from schemas.control import SweepCancellation, SweepCancelled
 from schemas.events import EvaluationStarted
 from schemas.messages import (
     EVALUATION_COMPLETED,
@@ -32,7 +33,6 @@ from spica_async.bus.port import (
 )
 from spica_async.bus.topology import DEAD_QUEUE, declare, requests_queue, results_queue
 from workers.process import ChildStartError
-from workers.requests import Malformation
 from workers.settings import ChildSettings
 from workers.supervisor import Supervisor
 
@@ -78,7 +78,7 @@ async def working(supervisor: Supervisor) -> AsyncIterator[Supervisor]:
         await supervisor.stop(drain_seconds=0)
 
 
-async def send(bus: MemoryBus, *requests: EvaluationRequest) -> None:
+async def send(bus: MemoryBus, *requests: EvaluationRequest, reply_to: str = RESULTS.name) -> None:
     for request in requests:
         envelope = EvaluationRequested(source="spica/coordinator/test", data=request)
         body = envelope.model_dump_json().encode()
@@ -199,7 +199,7 @@ class TestEvaluating:
         # The estimate for the four requests is 4,000 bytes.
         large = request_to("succeed")
         async with (
-            bus.subscribe("#") as events,
+            bus.subscribe("worker.evaluation.#") as events,
             working(make(memory_limit_bytes=3999)) as supervisor,
         ):
             await send(bus, large)
@@ -307,11 +307,12 @@ class TestSettling:
         await declare(bus, REQUESTS, RESULTS)
         bus.lose = True
         with capture_logs() as logs:
-            async with working(make(bus=bus, slots=2)):
+            async with working(make(bus=bus, slots=2)) as supervisor:
                 await send(bus, request_to("succeed"), request_to("succeed"))
                 await receive(bus, 2)
         lost = [entry for entry in logs if entry["event"] == "worker.delivery_lost"]
-        assert [entry["log_level"] for entry in lost] == ["warning", "warning"]
+        assert [entry["log_level"] for entry in lost] == ["warning"]
+        assert supervisor.oddities == {"delivery_lost": 2}
 
     async def test_malformed_messages_are_dead_lettered_with_a_warning_per_kind(
         self, bus: MemoryBus, make: MakeSupervisor, request_to: MakeRequest
@@ -334,26 +335,13 @@ class TestSettling:
         assert [delivery.message for delivery in dead] == malformed
         reasons = {delivery.dead_letter and delivery.dead_letter.reason for delivery in dead}
         assert reasons == {DeadLetterReason.REJECTED}
-        assert supervisor.malformed == {
-            Malformation.INVALID_BODY: 2,
-            Malformation.UNKNOWN_TYPE: 1,
-            Malformation.NO_REPLY_TO: 1,
+        assert supervisor.oddities == {
+            "malformed_message/invalid_body": 2,
+            "malformed_message/unknown_type": 1,
+            "malformed_message/no_reply_to": 1,
         }
         warned = [entry["kind"] for entry in logs if entry["event"] == "worker.malformed_message"]
-        assert sorted(warned) == sorted(supervisor.malformed)
-
-    async def test_a_request_whose_coordinator_is_gone_is_dead_lettered(
-        self, bus: MemoryBus, make: MakeSupervisor, request_to: MakeRequest
-    ) -> None:
-        orphan, other = request_to("succeed"), request_to("succeed")
-        envelope = EvaluationRequested(source="test", data=orphan).model_dump_json()
-        message = Message(envelope.encode(), "orphan", EVALUATION_REQUESTED, "spica.results.gone")
-        async with working(make()):
-            await bus.publish(REQUESTS.name, message)
-            await send(bus, other)
-            assert list(await receive(bus, 1)) == [other.evaluation_id]
-        [dead] = await take(bus, DEAD_QUEUE.name)
-        assert dead.message == message
+        assert sorted(warned) == ["invalid_body", "no_reply_to", "unknown_type"]
 
 
 class TestStopping:
@@ -381,6 +369,7 @@ class TestStopping:
         assert results[running.evaluation_id].measurement.outcome == "feasible"
         [left] = await take(bus, REQUESTS.name)
         assert left.message.message_id == waiting.evaluation_id
+        assert left.delivery_count == 0
         assert await is_empty(bus, RESULTS.name)
         assert len(marked("run-*")) == 1
 
@@ -451,7 +440,8 @@ class TestStopping:
             await supervisor.stop(drain_seconds=60)
         assert running() == []
         [left] = await take(bus, REQUESTS.name)
-        assert left.delivery_count == 1
+        # It was never taken: there was no child for it.
+        assert left.delivery_count == 0
 
     async def test_it_runs_once(self, make: MakeSupervisor) -> None:
         async with working(make()) as supervisor:
@@ -462,6 +452,52 @@ class TestStopping:
 
 def retired(logs: Sequence[MutableMapping[str, Any]]) -> list[MutableMapping[str, Any]]:
     return [entry for entry in logs if entry["event"] == "worker.slot_retired"]
+
+
+class TestCancelling:
+    async def test_a_cancelled_sweeps_child_is_ended_and_the_next_request_gets_another(
+        self,
+        *,
+        bus: MemoryBus,
+        make: MakeSupervisor,
+        request_to: MakeRequest,
+        until: Until,
+        marked: Marked,
+        running: Running,
+    ) -> None:
+        stuck = request_to("hang_with_grandchild")
+        after = request_to("succeed").model_copy(update={"sweep_id": "other"})
+        order = SweepCancelled(
+            source="test", data=SweepCancellation(sweep_id="sweep", grace_seconds=0)
+        )
+        async with working(make()) as supervisor:
+            await send(bus, stuck, after)
+            await until(lambda: marked("grandchild-*"))
+            [first] = running()
+            body = order.model_dump_json().encode()
+            await bus.broadcast(Message(body, order.id, order.type))
+            results = await receive(bus, 1)
+            assert first not in running()
+        assert list(results) == [after.evaluation_id]
+        assert [slot.child_starts for slot in supervisor.statistics] == [2]
+        assert [slot.child_deaths for slot in supervisor.statistics] == [0]
+        assert await is_empty(bus, REQUESTS.name)
+
+    async def test_the_workers_own_limit_ends_the_child(
+        self, bus: MemoryBus, make: MakeSupervisor, request_to: MakeRequest, marked: Marked
+    ) -> None:
+        requests = [
+            request_to("hang_with_grandchild", max_eval_seconds=600),
+            request_to("hang_with_grandchild", max_eval_seconds=0.3),
+            request_to("succeed"),
+        ]
+        async with working(make(hard_limit_seconds=1.5)):
+            await send(bus, *requests)
+            results = await receive(bus, 3)
+        own, asked, after = (results[request.evaluation_id].measurement for request in requests)
+        assert (own.cause, asked.cause, after.outcome) == ("time_limit", "time_limit", "feasible")
+        assert "this worker's own limit of 1.5 s" in str(own.detail)
+        assert "max_eval_seconds, 0.3" in str(asked.detail)
 
 
 class TestFailing:
@@ -528,7 +564,7 @@ class TestFailing:
                 await send(bus, request)
                 result = (await receive(bus, 1))[request.evaluation_id]
         assert result.measurement.outcome == "feasible"
-        assert result.child_deaths == 0
+        assert result.child_deaths == 1
         assert len(marked("run-*")) == 2
         [entry] = retired(logs)
         assert supervisor.statistics[entry["slot"]].evaluations == 0

@@ -3,73 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 from structlog.testing import capture_logs
+from support.asking import RESULTS, completed, opened, request, send, until_discarded
 
-from schemas.messages import (
-    EVALUATION_COMPLETED,
-    EVALUATION_REQUESTED,
-    EvaluationCompleted,
-    EvaluationRequest,
-    EvaluationRequested,
-    EvaluationResult,
-    Measurement,
-    SyntheticLoad,
-)
+from schemas.messages import EVALUATION_COMPLETED, EVALUATION_REQUESTED, EvaluationRequested
 from spica_async.bus.memory import MemoryBus
-from spica_async.bus.port import Consumer, Message
-from spica_async.bus.topology import DEAD_QUEUE, requests_queue, results_queue
-from spica_async.evaluations import Discarded, Evaluations
-
-REQUESTS, RESULTS = requests_queue("engine").name, results_queue("sweep").name
+from spica_async.bus.port import Message, QueueStatus
+from spica_async.evaluations import Discarded
 
 
 @pytest.fixture
 def bus() -> MemoryBus:
     return MemoryBus()
-
-
-@asynccontextmanager
-async def opened(bus: MemoryBus, parallel: int = 4) -> AsyncIterator[tuple[Evaluations, Consumer]]:
-    """The coordinator's side, and a consumer of its requests."""
-    async with AsyncExitStack() as stack:
-        evaluations = await stack.enter_async_context(
-            Evaluations.open(bus, coordinator="sweep", fingerprint="engine", parallel=parallel)
-        )
-        requests = await stack.enter_async_context(bus.consume(REQUESTS, prefetch=100))
-        yield evaluations, requests
-
-
-def request(name: str = "one") -> EvaluationRequest:
-    return EvaluationRequest(
-        evaluation_id=name,
-        sweep_id="sweep",
-        sample={"backend": "vllm"},
-        load=SyntheticLoad(isl=1, osl=1, requests=1, concurrency=1),
-    )
-
-
-def completed(name: str = "one", worker: str = "w") -> bytes:
-    result = EvaluationResult(
-        evaluation_id=name,
-        sweep_id="sweep",
-        worker=worker,
-        measurement=Measurement(outcome="feasible", report={"x": 1.0}),
-        wall_seconds=0.0,
-    )
-    return EvaluationCompleted(source="test", data=result).model_dump_json().encode()
-
-
-async def send(bus: MemoryBus, body: bytes) -> None:
-    await bus.publish(RESULTS, Message(body, "some id", EVALUATION_COMPLETED))
-
-
-async def until_discarded(evaluations: Evaluations, count: int) -> None:
-    while evaluations.discarded.total() < count:  # noqa: ASYNC110  # the tally tells nobody
-        await asyncio.sleep(0)
 
 
 async def test_a_request_is_complete_and_its_result_comes_back(bus: MemoryBus) -> None:
@@ -143,30 +90,43 @@ async def test_a_result_that_was_never_asked_for_is_unknown(bus: MemoryBus) -> N
 
 
 @pytest.mark.parametrize(
-    "body",
+    ("body", "kind"),
     [
-        b"",
-        b"\xff",
-        b"{}",
-        completed().replace(b".v1", b".v2"),
-        completed().replace(b'"feasible"', b'"splendid"'),
-        completed().replace(b'"x":1.0', b'"x":NaN'),
-        completed().replace(b'"wall_seconds":0.0', b'"wall_seconds":-1'),
+        (b"", Discarded.MALFORMED),
+        (b"\xff", Discarded.MALFORMED),
+        (b"{}", Discarded.MALFORMED),
+        (b"[" * 5000, Discarded.MALFORMED),
+        (completed().replace(b".v1", b".v2"), Discarded.UNKNOWN_TYPE),
+        (completed().replace(b"completed.v1", b"requested.v1"), Discarded.UNKNOWN_TYPE),
+        (completed().replace(b'"feasible"', b'"splendid"'), Discarded.MALFORMED),
+        (completed().replace(b'"x":1.0', b'"x":NaN'), Discarded.MALFORMED),
+        (completed().replace(b'"wall_seconds":0.0', b'"wall_seconds":-1'), Discarded.MALFORMED),
+        (completed().replace(b'"sweep"', b'"another"'), Discarded.OTHER_SWEEP),
     ],
 )
-async def test_what_is_no_result_goes_to_the_dead_letters(bus: MemoryBus, body: bytes) -> None:
-    async with (
-        opened(bus) as (evaluations, requests),
-        bus.consume(DEAD_QUEUE.name, prefetch=1) as dead,
-        asyncio.TaskGroup() as group,
-    ):
+async def test_what_is_no_result_of_ours_is_counted_and_changes_nothing(
+    bus: MemoryBus, body: bytes, kind: Discarded
+) -> None:
+    async with opened(bus) as (evaluations, requests), asyncio.TaskGroup() as group:
         asked = group.create_task(evaluations.evaluate(request()))
         await anext(requests)
         await send(bus, body)
-        letter = await anext(dead)
-        assert letter.message.body == body
-        assert evaluations.discarded == {Discarded.MALFORMED: 1}
-        # It is about nothing that is known, so it ends nothing: the real result is still taken.
+        await until_discarded(evaluations, 1)
+        assert evaluations.discarded == {kind: 1}
+        assert not asked.done()
+        assert await bus.queue_status(RESULTS) == QueueStatus(ready=0, consumers=1)
+        await send(bus, completed())
+        await asked
+
+
+async def test_what_is_sent_as_something_else_is_no_result(bus: MemoryBus) -> None:
+    async with opened(bus) as (evaluations, requests), asyncio.TaskGroup() as group:
+        asked = group.create_task(evaluations.evaluate(request()))
+        await anext(requests)
+        await bus.publish(RESULTS, Message(completed(), "some id", EVALUATION_REQUESTED))
+        await until_discarded(evaluations, 1)
+        assert evaluations.discarded == {Discarded.UNKNOWN_TYPE: 1}
+        assert not asked.done()
         await send(bus, completed())
         await asked
 
@@ -181,6 +141,22 @@ async def test_an_unreadable_result_ends_the_evaluation_that_it_is_about(bus: Me
     assert (measurement.outcome, measurement.cause) == ("failed", "result_malformed")
     assert measurement.detail is not None
     assert "data.measurement.report.x" in measurement.detail
+
+
+async def test_a_result_of_a_later_version_ends_the_evaluation_that_it_is_about(
+    bus: MemoryBus,
+) -> None:
+    async with opened(bus) as (evaluations, requests), asyncio.TaskGroup() as group:
+        asked = group.create_task(evaluations.evaluate(request()))
+        await anext(requests)
+        later = completed().replace(b"completed.v1", b"completed.v2")
+        body = later.replace(b'"subject":null', b'"subject":"one"')
+        await bus.publish(
+            RESULTS, Message(body, "some id", EVALUATION_COMPLETED.replace("v1", "v2"))
+        )
+        measurement = (await asked).measurement
+        assert evaluations.discarded == {Discarded.UNKNOWN_TYPE: 1}
+    assert (measurement.outcome, measurement.cause) == ("failed", "result_malformed")
 
 
 async def test_fields_that_a_later_version_adds_are_ignored(bus: MemoryBus) -> None:
@@ -203,13 +179,20 @@ async def test_an_evaluation_is_asked_for_once(bus: MemoryBus) -> None:
             await evaluations.evaluate(request())
 
 
-async def test_one_warning_is_logged_for_each_kind_of_discarded_message(bus: MemoryBus) -> None:
+async def test_of_thousands_of_odd_messages_one_of_each_kind_is_logged(bus: MemoryBus) -> None:
+    bodies = (completed("a"), b"", completed().replace(b".v1", b".v2"))
     with capture_logs() as events:
         async with opened(bus) as (evaluations, _):
-            for body in (completed("a"), completed("b"), b"", b"{}"):
-                await send(bus, body)
-            await until_discarded(evaluations, 4)
-    assert [(event["event"], event["reason"]) for event in events] == [
-        ("coordinator.result_discarded", "unknown"),
-        ("coordinator.result_discarded", "malformed"),
+            for number in range(9999):
+                await send(bus, bodies[number % 3])
+            await until_discarded(evaluations, 9999)
+    assert [(event["event"], event.get("kind"), event.get("total")) for event in events] == [
+        ("coordinator.result_discarded", "unknown", None),
+        ("coordinator.result_discarded", "malformed", None),
+        ("coordinator.result_discarded", "unknown_type", None),
+        (
+            "coordinator.result_discarded",
+            None,
+            {"unknown": 3333, "malformed": 3333, "unknown_type": 3333},
+        ),
     ]

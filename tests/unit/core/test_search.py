@@ -29,7 +29,7 @@ from schemas.messages import (
 from schemas.results import CandidateRecord
 from spica_async.branch import Phase
 from spica_async.plan.types import SweepPlan
-from spica_async.sampling.types import Trial
+from spica_async.sampling.types import Suggestion, Trial
 from spica_async.scoring import rank
 from spica_async.search import enumerable_points
 from spica_async.space.branch import BranchSpace
@@ -330,6 +330,37 @@ async def test_a_cancelled_search_keeps_what_it_has_found(
     recorded = [record.candidate_id for record in run.ledger.records]
     assert len(recorded) == 6
     assert [candidate.candidate_id for candidate in run.search.candidates] == recorded
+
+
+async def test_what_is_proposed_after_the_search_was_to_wind_down_is_not_taken(
+    make_config: Callable[..., SmartSearchConfig], make_sweep_plan: Callable[..., SweepPlan]
+) -> None:
+    class SlowSampler(ScriptedSampler):
+        async def ask(self, count: int) -> list[Suggestion]:
+            asked.set()
+            await go_on.wait()
+            return await super().ask(count)
+
+    asked, go_on = asyncio.Event(), asyncio.Event()
+    config = make_config({**SEARCHED, "gpu_budget": 2}, sweep={"candidates_per_round": 2})
+
+    async def wind_down(run: Run, task: asyncio.Task[None]) -> None:
+        await asked.wait()
+        await run.search.wind_down()
+        go_on.set()
+        await asyncio.sleep(0.01)
+        assert not task.done()
+        task.cancel()
+
+    winding_down: list[asyncio.Task[None]] = []
+    run = await run_search(
+        make_sweep_plan(config),
+        make_sampler=lambda _: SlowSampler(seqs(256, 512)),
+        started=lambda *started: winding_down.append(asyncio.ensure_future(wind_down(*started))),
+    )
+    await winding_down[0]
+    assert run.branch.state.attempts == 0
+    assert run.worker.requests == []
 
 
 async def test_a_samplers_failure_ends_the_search(

@@ -10,12 +10,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.searching import FakeWorker, Ledger
+from structlog.testing import capture_logs
+from support.lossy import Fault, LossyWorker
+from support.searching import FakeWorker, Ledger, succeed
+from support.virtual_time import run_in_virtual_time
 
 from schemas.config import SmartSearchConfig
-from schemas.results import CandidateRecord
+from schemas.results import CandidateRecord, SweepResult
 from spica_async.bus.memory import MemoryBus
+from spica_async.bus.port import (
+    AccessRefusedError,
+    BusError,
+    BusUnavailableError,
+    Message,
+    QueueSpec,
+)
 from spica_async.bus.topology import declare, requests_queue
+from spica_async.errors import SpicaError
 from spica_async.plan.types import SweepPlan
 from spica_async.results import ResultsFolder
 from spica_async.sweep import Sweep
@@ -34,13 +45,13 @@ def make_sweep(
     folder: ResultsFolder,
     make_config: Callable[..., SmartSearchConfig],
     make_sweep_plan: Callable[..., SweepPlan],
-) -> Callable[[Ledger], Sweep]:
-    """A sweep of six samples that are listed rather than searched, one at a time."""
-    config = make_config({"agg_max_num_seqs": [256, 512, 1024]}, sweep={"parallel_evals": 1})
+) -> Callable[..., Sweep]:
+    """A sweep of six samples that are listed rather than searched, two at a time."""
+    config = make_config({"agg_max_num_seqs": [256, 512, 1024]}, sweep={"parallel_evals": 2})
     plan = make_sweep_plan(config)
     assert [branch.distinct_selections for branch in plan.branches] == [SAMPLES]
 
-    def make(display: Ledger) -> Sweep:
+    def make(display: Ledger, *, grace_seconds: float = 0.0) -> Sweep:
         return Sweep(
             sweep_id="sweep",
             plan=plan,
@@ -50,16 +61,19 @@ def make_sweep(
             versions={"engine": "1"},
             fingerprint="engine",
             planning_seconds=0.5,
+            grace_seconds=grace_seconds,
         )
 
     return make
 
 
 @asynccontextmanager
-async def worked_bus() -> AsyncIterator[MemoryBus]:
-    bus = MemoryBus()
+async def worked_bus(
+    bus: MemoryBus | None = None, *, gate: asyncio.Semaphore | None = None
+) -> AsyncIterator[MemoryBus]:
+    bus = bus or MemoryBus()
     await declare(bus, requests_queue("engine"))
-    async with FakeWorker(bus).running():
+    async with FakeWorker(bus, gate=gate).running():
         yield bus
 
 
@@ -80,7 +94,7 @@ def assert_kept(folder: ResultsFolder, candidates: int, status: str) -> None:
 
 
 async def test_a_sweep_that_ends_by_itself_is_no_interrupted_one(
-    make_sweep: Callable[[Ledger], Sweep], folder: ResultsFolder
+    make_sweep: Callable[..., Sweep], folder: ResultsFolder
 ) -> None:
     async with worked_bus() as bus:
         result = await make_sweep(Ledger()).run(bus, asyncio.Event())
@@ -89,7 +103,7 @@ async def test_a_sweep_that_ends_by_itself_is_no_interrupted_one(
 
 
 async def test_what_was_found_is_kept_when_the_search_raises(
-    make_sweep: Callable[[Ledger], Sweep], folder: ResultsFolder
+    make_sweep: Callable[..., Sweep], folder: ResultsFolder
 ) -> None:
     ledger = Ledger()
 
@@ -106,7 +120,7 @@ async def test_what_was_found_is_kept_when_the_search_raises(
 
 
 async def test_what_was_found_is_kept_when_the_task_is_cancelled(
-    make_sweep: Callable[[Ledger], Sweep], folder: ResultsFolder
+    make_sweep: Callable[..., Sweep], folder: ResultsFolder
 ) -> None:
     ledger = Ledger()
     async with worked_bus() as bus:
@@ -124,7 +138,7 @@ async def test_what_was_found_is_kept_when_the_task_is_cancelled(
 
 
 async def test_a_stop_gives_what_was_found(
-    make_sweep: Callable[[Ledger], Sweep], folder: ResultsFolder
+    make_sweep: Callable[..., Sweep], folder: ResultsFolder
 ) -> None:
     stop = asyncio.Event()
     ledger = Ledger()
@@ -139,3 +153,167 @@ async def test_a_stop_gives_what_was_found(
     assert result.status == "interrupted"
     assert_kept(folder, len(result.ranking), "interrupted")
     assert 3 <= len(result.ranking) < SAMPLES
+
+
+class Slowing:
+    """A worker's gate that lets three evaluations through and each further one when told to."""
+
+    def __init__(self) -> None:
+        self.gate = asyncio.Semaphore(3)
+        self.stop = asyncio.Event()
+        self.ledger = Ledger(on_record=self.stop_at_the_third)
+
+    def stop_at_the_third(self, _: CandidateRecord) -> None:
+        if len(self.ledger.records) == 3:
+            asyncio.get_running_loop().call_later(1.0, self.stop.set)
+
+
+def test_what_runs_at_a_stop_may_end_within_the_grace(
+    make_sweep: Callable[..., Sweep], folder: ResultsFolder
+) -> None:
+    async def main() -> SweepResult:
+        slowing = Slowing()
+        sweep = make_sweep(slowing.ledger, grace_seconds=10.0)
+        async with worked_bus(gate=slowing.gate) as bus:
+            asyncio.get_running_loop().call_later(5.0, slowing.gate.release)
+            result = await sweep.run(bus, slowing.stop)
+        assert asyncio.get_running_loop().time() == 5.0
+        return result
+
+    result = run_in_virtual_time(main())
+    assert result.status == "interrupted"
+    assert_kept(folder, 4, "interrupted")
+
+
+def test_what_does_not_end_within_the_grace_is_given_up(
+    make_sweep: Callable[..., Sweep], folder: ResultsFolder
+) -> None:
+    async def main() -> None:
+        slowing = Slowing()
+        sweep = make_sweep(slowing.ledger, grace_seconds=10.0)
+        async with worked_bus(gate=slowing.gate) as bus:
+            await sweep.run(bus, slowing.stop)
+        assert asyncio.get_running_loop().time() == 11.0
+
+    run_in_virtual_time(main())
+    assert_kept(folder, 3, "interrupted")
+
+
+def test_a_stop_when_nothing_runs_needs_no_grace(
+    make_sweep: Callable[..., Sweep], folder: ResultsFolder
+) -> None:
+    async def main() -> None:
+        stop = asyncio.Event()
+        asyncio.get_running_loop().call_later(100.0, stop.set)
+        await make_sweep(Ledger(), grace_seconds=10.0).run(MemoryBus(), stop)
+        assert asyncio.get_running_loop().time() == 100.0
+
+    run_in_virtual_time(main())
+    assert_kept(folder, 0, "interrupted")
+
+
+def test_a_second_interrupt_does_not_wait_for_the_grace(
+    make_sweep: Callable[..., Sweep], folder: ResultsFolder
+) -> None:
+    async def main() -> None:
+        slowing = Slowing()
+        sweep = make_sweep(slowing.ledger, grace_seconds=10.0)
+        async with worked_bus(gate=slowing.gate) as bus:
+            running = asyncio.ensure_future(sweep.run(bus, slowing.stop))
+            asyncio.get_running_loop().call_later(3.0, running.cancel)
+            with pytest.raises(asyncio.CancelledError):
+                await running
+        assert asyncio.get_running_loop().time() == 3.0
+
+    run_in_virtual_time(main())
+    assert_kept(folder, 3, "interrupted")
+
+
+def test_a_sweep_that_ends_within_the_grace_has_ended_by_itself(
+    make_sweep: Callable[..., Sweep], folder: ResultsFolder
+) -> None:
+    async def main() -> SweepResult:
+        gate, stop, ledger = asyncio.Semaphore(SAMPLES - 1), asyncio.Event(), Ledger()
+        loop = asyncio.get_running_loop()
+        async with worked_bus(gate=gate) as bus:
+            loop.call_later(1.0, stop.set)
+            loop.call_later(2.0, gate.release)
+            return await make_sweep(ledger, grace_seconds=10.0).run(bus, stop)
+
+    assert run_in_virtual_time(main()).status == "exhausted"
+    assert_kept(folder, SAMPLES, "exhausted")
+
+
+class BreakingBus(MemoryBus):
+    """Takes so many requests, and then nothing."""
+
+    def __init__(self, requests: int, error: BusError) -> None:
+        super().__init__()
+        self._left = requests
+        self._error = error
+
+    async def publish(self, queue: str, message: Message) -> None:
+        if queue == requests_queue("engine").name:
+            self._left -= 1
+            if self._left < 0:
+                raise self._error
+        await super().publish(queue, message)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        BusUnavailableError("the broker did not answer for 600 s"),
+        AccessRefusedError("the broker refuses to take messages of this user"),
+    ],
+)
+async def test_a_failing_bus_ends_the_sweep_with_one_error_and_what_was_found(
+    make_sweep: Callable[..., Sweep], folder: ResultsFolder, error: BusError
+) -> None:
+    async with worked_bus(BreakingBus(4, error)) as bus:
+        with pytest.raises(SpicaError) as caught:
+            await make_sweep(Ledger()).run(bus, asyncio.Event())
+    assert str(caught.value) == f"{error}; what was found, if anything, is in {folder.path}"
+    found = len(lines(folder.path / "candidates.jsonl"))
+    assert found >= 3
+    assert_kept(folder, found, "interrupted")
+
+
+async def test_a_queue_of_somebody_else_ends_the_sweep_with_one_error(
+    make_sweep: Callable[..., Sweep],
+) -> None:
+    bus = MemoryBus()
+    await bus.declare_queue(QueueSpec(requests_queue("engine").name))
+    with pytest.raises(SpicaError, match="other arguments than ours"):
+        await make_sweep(Ledger()).run(bus, asyncio.Event())
+
+
+def test_requests_that_were_sent_again_and_late_results_are_in_the_summary(
+    make_sweep: Callable[..., Sweep], folder: ResultsFolder
+) -> None:
+    faults = [Fault.SWALLOWED, Fault.TWICE, Fault.SWALLOWED]
+
+    async def main() -> SweepResult:
+        bus = MemoryBus()
+        await declare(bus, requests_queue("engine"))
+        async with LossyWorker(bus, "w", iter(faults), succeed).running():
+            return await make_sweep(Ledger()).run(bus, asyncio.Event())
+
+    with capture_logs():
+        tally = run_in_virtual_time(main()).tally
+    assert (tally.feasible, tally.resent_requests, tally.late_results) == (SAMPLES, 2, 1)
+    summary = json.loads((folder.path / "summary.json").read_text())
+    assert summary["tally"]["resent_requests"] == 2
+
+
+def test_the_display_hears_of_the_workers(make_sweep: Callable[..., Sweep]) -> None:
+    ledger = Ledger()
+
+    async def main() -> None:
+        bus = MemoryBus()
+        await declare(bus, requests_queue("engine"))
+        async with LossyWorker(bus, "w", iter([]), succeed).running():
+            await make_sweep(ledger).run(bus, asyncio.Event())
+
+    run_in_virtual_time(main())
+    assert [worker.name for worker in ledger.fleets[-1].workers] == ["w-0"]

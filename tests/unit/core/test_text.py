@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from schemas.goal import OptimizationTarget
 from spica_async.deployment_text import deployment, differing_knobs, settings, traffic_handling
+from spica_async.fleet import FleetView, WorkerView
+from spica_async.fleet_text import broker_line, concerns, who_works, workers_line
 from spica_async.units import TARGET_UNITS, figure, objective, seconds
 
 AGG: dict[str, Any] = {
@@ -130,3 +133,53 @@ def test_settings_are_short_names_with_values() -> None:
     assert settings(sample, names) == (
         "seqs 256, prefill batched tokens 8192, decode seqs 4, router_temperature 0.2"
     )
+
+
+def workers(count: int, **told: Any) -> tuple[WorkerView, ...]:
+    view = WorkerView("w", "ready", slots=4, busy=3)
+    return tuple(replace(view, name=f"w{number}", **told) for number in range(count))
+
+
+def test_workers_are_counted_with_what_keeps_some_of_them_from_working() -> None:
+    assert workers_line(FleetView()) == "workers: 0, slots 0"
+    assert workers_line(FleetView(workers(3))) == "workers: 3, slots 12"
+    mixed = (*workers(1), *workers(2, state="starting"), *workers(1, state="draining"))
+    assert workers_line(FleetView(mixed)) == "workers: 4 (1 draining, 2 starting), slots 16"
+
+
+def test_who_works_is_told_of_some_of_many() -> None:
+    assert who_works(workers(1)) == ""
+    assert who_works(workers(2)) == "w0 3/4, w1 3/4"
+    assert who_works(workers(10)).endswith("w7 3/4, and 2 more")
+
+
+def test_concerns_are_what_is_waited_for_other_engines_and_troubles() -> None:
+    assert concerns(FleetView(workers(1))) == []
+    foreign = FleetView(workers(1), foreign=2, differences=("a 1, needed 2", "b 1, needed 2"))
+    assert concerns(foreign) == [
+        "workers with another engine, which take nothing: 2 (a 1, needed 2; b 1, needed 2)"
+    ]
+    # The reason for waiting tells of them already.
+    assert concerns(replace(foreign, waiting_for="2 workers have another engine")) == [
+        "waiting: 2 workers have another engine"
+    ]
+    troubled = FleetView(workers(1), troubles=tuple(f"w{n}: no trace" for n in range(5)))
+    assert concerns(troubled) == [
+        "trouble: w0: no trace",
+        "trouble: w1: no trace",
+        "trouble: w2: no trace",
+        "trouble: and 2 more",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("told", "text"),
+    [
+        (("connected", ""), "broker: connected"),
+        (("connecting", "connection refused"), "broker: unreachable (connection refused)"),
+        (("connecting", "", 12.0), "broker: unreachable since 12.0 s"),
+        (("blocked", "memory alarm", 75.0), "broker: does not take messages since 1 min 15 s"),
+    ],
+)
+def test_how_it_stands_with_the_broker_is_one_line(told: tuple[Any, ...], text: str) -> None:
+    assert broker_line(*told).startswith(text)

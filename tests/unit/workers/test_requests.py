@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 
 import pytest
 
+from schemas.envelope import MAX_MESSAGE_BYTES
 from schemas.messages import (
     EVALUATION_COMPLETED,
     EVALUATION_REQUESTED,
@@ -15,6 +17,7 @@ from schemas.messages import (
 )
 from spica_async.bus.port import Message
 from workers.requests import (
+    MAX_ID_CHARACTERS,
     AddressedRequest,
     Malformation,
     MalformedRequestError,
@@ -27,7 +30,8 @@ REQUEST = EvaluationRequest(
     sample={"tp": 2},
     load=SyntheticLoad(isl=1, osl=1, requests=1, concurrency=1),
 )
-BODY = EvaluationRequested(source="test", data=REQUEST).model_dump_json().encode()
+SENT_AT = datetime(2026, 11, 29, 12, 30, 15, tzinfo=UTC)
+BODY = EvaluationRequested(source="test", time=SENT_AT, data=REQUEST).model_dump_json().encode()
 
 
 def message(
@@ -37,7 +41,34 @@ def message(
 
 
 def test_a_request_and_where_its_result_goes() -> None:
-    assert parse_request(message()) == AddressedRequest(REQUEST, "results")
+    assert parse_request(message()) == AddressedRequest(REQUEST, "results", SENT_AT)
+
+
+def test_a_time_without_a_zone_is_utc() -> None:
+    body = BODY.replace(b"12:30:15Z", b"12:30:15")
+    assert body != BODY
+    assert parse_request(message(body)).sent_at == SENT_AT
+
+
+def test_ids_have_a_longest() -> None:
+    longest = REQUEST.model_copy(update={"evaluation_id": "e" * MAX_ID_CHARACTERS})
+    envelope = EvaluationRequested(source="test", data=longest)
+    body = envelope.model_dump_json().encode()
+    assert parse_request(message(body)).request == longest
+    for longer in (
+        body.replace(b'"eee', b'"eeee'),
+        body.replace(b'"sweep"', b'"%b"' % (b"s" * 300)),
+    ):
+        with pytest.raises(MalformedRequestError, match="an id has more than"):
+            parse_request(message(longer))
+
+
+def test_what_is_wrong_is_told_in_one_line() -> None:
+    many = BODY.replace(b'"sample":{"tp":2}', b'"sample":[1],"sla":7')
+    with pytest.raises(MalformedRequestError) as caught:
+        parse_request(message(many))
+    assert str(caught.value).startswith("data.sample: ")
+    assert "\n" not in str(caught.value)
 
 
 def test_unknown_fields_are_for_newer_workers() -> None:
@@ -51,6 +82,7 @@ def test_unknown_fields_are_for_newer_workers() -> None:
     [
         (message(type_="spica.evaluation.requested.v2"), Malformation.UNKNOWN_TYPE),
         (message(reply_to=None), Malformation.NO_REPLY_TO),
+        (message(BODY + b" " * MAX_MESSAGE_BYTES), Malformation.INVALID_BODY),
         (message(b""), Malformation.INVALID_BODY),
         (message(b"\xff"), Malformation.INVALID_BODY),
         (message(b"[]"), Malformation.INVALID_BODY),

@@ -40,6 +40,9 @@ def succeed(sample: Sample) -> Measurement:
 def tell_surroundings(sample: Sample) -> Measurement:
     names = ("DYN_LOG", "RUST_LOG", "OMP_NUM_THREADS")
     leave_mark(sample, "-".join(os.environ[name] for name in names))
+    for name in os.environ:
+        if name.startswith("SPICA_BUS"):
+            leave_mark(sample, f"secret-{name}")
     return feasible(session=float(os.getsid(0)), group=float(os.getpgrp()))
 
 

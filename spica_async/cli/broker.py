@@ -1,0 +1,167 @@
+"""What `spica-async run` does differently with a broker: it connects, limits, and offers traces."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from schemas.config import SmartSearchConfig
+from schemas.messages import TraceLoad, TraceSource
+from spica_async.bus.address import URL_VARIABLE, BrokerAddress
+from spica_async.bus.limits import DEFAULT_HARD_LIMIT_SECONDS
+from spica_async.bus.port import Bus, BusError
+from spica_async.bus.rabbitmq import RabbitBus
+from spica_async.bus.rabbitmq.state import OnState
+from spica_async.errors import InputError, SpicaError
+from spica_async.traces.serve import TraceServer, address_towards
+
+_EVERY_ADDRESS = ("0.0.0.0", "::")  # noqa: S104  # workers come from anywhere; they need the token
+_LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerOptions:
+    """How a sweep is to use a broker.
+
+    Attributes:
+        address: of the broker.
+        hard_limit_seconds: the longest that an evaluation may take.
+        trace_host: where to serve the trace; none: wherever the broker's clients may come from.
+        trace_port: 0 for any.
+        trace_urls: where else workers may fetch the trace, before they ask here.
+    """
+
+    address: BrokerAddress
+    hard_limit_seconds: float
+    trace_host: str | None = None
+    trace_port: int = 0
+    trace_urls: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for url in self.trace_urls:
+            if "://" not in url:
+                raise InputError(f"--trace-url: {url}: not a URL")
+
+    def limited(self, config: SmartSearchConfig) -> SmartSearchConfig:
+        """The configuration with the hard limit for evaluations that had none.
+
+        Raises:
+            InputError: it allows longer evaluations than the broker would.
+        """
+        asked, limit = config.sweep.max_eval_seconds, self.hard_limit_seconds
+        if asked is not None and asked > limit:
+            raise InputError(
+                f"sweep.max_eval_seconds: {asked:g} s is over the hard limit of {limit:g} s;"
+                " raise --hard-limit-seconds here and at the workers, and keep it below the"
+                " broker's consumer_timeout"
+            )
+        sweep = config.sweep.model_copy(update={"max_eval_seconds": asked or limit})
+        return config.model_copy(update={"sweep": sweep})
+
+
+def read_broker_options(
+    url: str | None,
+    *,
+    ca: Path | None,
+    cert: Path | None,
+    key: Path | None,
+    hard_limit_seconds: float | None,
+    trace_host: str | None,
+    trace_port: int | None,
+    trace_urls: Sequence[str] | None,
+) -> BrokerOptions | None:
+    """What `run` was told about a broker; none if it is to do without one.
+
+    Raises:
+        InputError: something is wrong with an option, or says nothing without a broker.
+    """
+    if not url and not os.environ.get(URL_VARIABLE):
+        pointless = {
+            "--ca": ca,
+            "--cert": cert,
+            "--key": key,
+            "--hard-limit-seconds": hard_limit_seconds,
+            "--trace-host": trace_host,
+            "--trace-port": trace_port,
+            "--trace-url": trace_urls or None,
+        }
+        for option, value in pointless.items():
+            if value is not None:
+                raise InputError(f"{option}: has a meaning with --bus only")
+        return None
+    return BrokerOptions(
+        address=BrokerAddress.from_options(url, ca=ca, cert=cert, key=key),
+        hard_limit_seconds=hard_limit_seconds or DEFAULT_HARD_LIMIT_SECONDS,
+        trace_host=trace_host,
+        trace_port=trace_port or 0,
+        trace_urls=tuple(trace_urls or ()),
+    )
+
+
+@asynccontextmanager
+async def connected(
+    address: BrokerAddress,
+    *,
+    role: str,
+    private_queues: str,
+    on_state: OnState | None = None,
+) -> AsyncIterator[Bus]:
+    """A bus over the broker.
+
+    Args:
+        address: of the broker.
+        role: of this connection, a part of its name.
+        private_queues: how the names of this bus's own queues begin.
+        on_state: told of every change of the bus's state.
+
+    Raises:
+        SpicaError: no connection came about.
+    """
+    async with AsyncExitStack() as stack:
+        try:
+            bus = await stack.enter_async_context(
+                RabbitBus.open(
+                    address,
+                    name=f"spica-{role}-{socket.gethostname()}-{os.getpid()}",
+                    private_queues=private_queues,
+                    on_state=on_state,
+                )
+            )
+        except BusError as error:
+            told = str(error).removeprefix(f"{address}: ")
+            raise SpicaError(f"{address}: {told}") from error
+        yield bus
+
+
+@asynccontextmanager
+async def offered(
+    trace: TraceLoad | None, options: BrokerOptions
+) -> AsyncIterator[TraceLoad | None]:
+    """The trace with the places where workers can fetch it, one of which is served from here.
+
+    Raises:
+        InputError: it cannot be served at the given address.
+    """
+    if trace is None:
+        yield None
+        return
+    address = options.address
+    host = options.trace_host or (_LOOPBACK if address.is_loopback else _EVERY_ADDRESS[0])
+    advertised = _own_address(address) if host in _EVERY_ADDRESS else host
+    async with TraceServer.open(
+        trace, host=host, port=options.trace_port, advertised_host=advertised
+    ) as server:
+        elsewhere = [TraceSource(url=url) for url in options.trace_urls]
+        yield trace.model_copy(update={"sources": [*elsewhere, *server.sources(trace)]})
+
+
+def _own_address(broker: BrokerAddress) -> str:
+    """What this machine is called by those who reach the broker as it does."""
+    try:
+        return address_towards(broker.host, broker.port)
+    except OSError:
+        return socket.gethostname()

@@ -1,0 +1,94 @@
+"""The command line's options that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from spica_async.bus.limits import DEFAULT_HARD_LIMIT_SECONDS
+
+DEFAULT_GRACE_SECONDS = 10.0
+"""With a broker; enough for a small replay to end and for its result to arrive."""
+
+Bus = Annotated[
+    str | None,
+    typer.Option(
+        help="the broker: amqp:// or amqps:// and user:password@host:port/virtual-host, of which"
+        " the host is needed; default: the variable SPICA_BUS",
+        metavar="URL",
+    ),
+]
+Ca = Annotated[
+    Path | None, typer.Option(help="certificates to trust, for amqps:// (PEM)", metavar="FILE")
+]
+Cert = Annotated[
+    Path | None, typer.Option(help="our own certificate, for amqps:// (PEM)", metavar="FILE")
+]
+Key = Annotated[
+    Path | None, typer.Option(help="its key, if in a file of its own (PEM)", metavar="FILE")
+]
+AsJson = Annotated[
+    bool, typer.Option("--json", help="one JSON document on stdout, progress on stderr")
+]
+HardLimitSeconds = Annotated[
+    float | None,
+    typer.Option(
+        min=1,
+        help="the longest that an evaluation may take over a broker, below its consumer_timeout;"
+        f" default: {DEFAULT_HARD_LIMIT_SECONDS:g}",
+        metavar="SECONDS",
+    ),
+]
+Engines = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--engine",
+        help="fingerprint of the engine that workers have; may be repeated; default: of this one",
+    ),
+]
+ManagementUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--management",
+        help="the broker's management API, e.g. http://user:password@host:15672, which knows the"
+        " consumer_timeout of queues; default user: the broker's",
+        metavar="URL",
+    ),
+]
+Slots = Annotated[
+    int | None,
+    typer.Option(
+        min=1, help="replays at a time on this machine; default: cores; with a broker: none"
+    ),
+]
+Output = Annotated[Path, typer.Option(help="folder for the sweep's own folder")]
+GraceSeconds = Annotated[
+    float | None,
+    typer.Option(
+        min=0,
+        help="how long an interrupted sweep waits for the replays that run; default: 0; with a"
+        f" broker: {DEFAULT_GRACE_SECONDS:g}",
+        metavar="SECONDS",
+    ),
+]
+TraceHost = Annotated[
+    str | None,
+    typer.Option(
+        help="where workers fetch the trace from this coordinator; default: every address, or the"
+        " loopback if the broker is there",
+    ),
+]
+TracePort = Annotated[
+    int | None, typer.Option(min=1, max=65535, help="the port for it; default: any free one")
+]
+TraceUrls = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--trace-url",
+        help="where workers may fetch the trace before they ask this coordinator: http, https or"
+        " what fsspec opens, e.g. s3; may be repeated",
+        metavar="URL",
+    ),
+]

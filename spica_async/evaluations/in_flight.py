@@ -1,0 +1,276 @@
+"""Sends evaluation requests over the bus and hands each its one terminal result."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, Self
+
+import structlog
+
+from schemas.messages import EvaluationRequest, EvaluationResult
+from spica_async.bus.port import Bus, BusError, BusUnavailableError, Consumer, Message
+from spica_async.bus.topology import DEAD_QUEUE, WORKER_TOPICS, requests_queue, results_queue
+from spica_async.evaluations.counting import CountedWarnings
+from spica_async.evaluations.dead_letters import DeadLetters
+from spica_async.evaluations.fleet_watch import FleetWatch
+from spica_async.evaluations.incoming import (
+    Discarded,
+    UnreadableResultError,
+    acknowledge,
+    failed_result,
+    read_result,
+)
+from spica_async.evaluations.outgoing import Outgoing
+from spica_async.evaluations.sending import RequestSender
+from spica_async.fleet import Fleet, FleetView
+
+WATCH_SECONDS: Final = 5.0
+"""Between one look at the queues and the next."""
+
+LOST_AFTER_SECONDS: Final = 30.0
+"""A request that neither the queue nor a worker has for so long is sent again."""
+
+LEAVE_SECONDS: Final = 5.0
+"""What a goodbye may take."""
+
+DEAD_LETTERS_AT_ONCE: Final = 4
+
+log = structlog.get_logger(__name__)
+
+
+class EvaluationGivenUpError(Exception):
+    """Evaluations were cancelled before this one was known to run."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """An evaluation that somebody waits for; its result is None once it is given up."""
+
+    sweep_id: str
+    result: asyncio.Future[EvaluationResult | None]
+
+
+class Evaluations:
+    """The requests of one coordinator: in flight until their first result, then ended for good.
+
+    At most `parallel` requests are in flight; further ones wait their turn in order. Opened by
+    `open`, which tells of the parameters.
+    """
+
+    def __init__(
+        self,
+        bus: Bus,
+        *,
+        coordinator: str,
+        fingerprint: str,
+        parallel: int,
+        versions: Mapping[str, str],
+        on_fleet: Callable[[FleetView], None] | None,
+        lost_after_seconds: float,
+    ) -> None:
+        self._bus = bus
+        self._coordinator = coordinator
+        self._results = results_queue(coordinator)
+        self._turn = asyncio.Semaphore(parallel)
+        self._outgoing = Outgoing(coordinator, self._results.name)
+        self._fleet = Fleet(fingerprint, versions)
+        self._watch = FleetWatch(self._fleet, on_fleet)
+        self._sender = RequestSender(
+            bus,
+            requests=requests_queue(fingerprint),
+            results=self._results,
+            fleet=self._fleet,
+            lost_after_seconds=lost_after_seconds,
+        )
+        self._dead_letters = DeadLetters(
+            bus,
+            outgoing=self._outgoing,
+            reply_to=self._results.name,
+            settle=self._settle,
+            lost=self._sender.dropped,
+        )
+        self._discarded = CountedWarnings("coordinator.result_discarded")
+        self._waiting: dict[str, _Waiting] = {}
+        self._ended: set[str] = set()
+        self._cancelled = False
+
+    @classmethod
+    @asynccontextmanager
+    async def open(
+        cls,
+        bus: Bus,
+        *,
+        coordinator: str,
+        fingerprint: str,
+        parallel: int,
+        versions: Mapping[str, str] | None = None,
+        on_fleet: Callable[[FleetView], None] | None = None,
+        watch_seconds: float = WATCH_SECONDS,
+        lost_after_seconds: float = LOST_AFTER_SECONDS,
+    ) -> AsyncIterator[Self]:
+        """Declare the queues, take results and look after requests while the context is open.
+
+        Closing tells the workers that nobody waits any more, and deletes the results queue.
+
+        Args:
+            bus: that the workers are on.
+            coordinator: our name, which is the sweep's id.
+            fingerprint: of the engine that the workers must have.
+            parallel: requests that may be in flight.
+            versions: of the engine's parts, to tell what other workers have.
+            on_fleet: is given each new view of the workers.
+            watch_seconds: between one look at the queues and the next.
+            lost_after_seconds: a request that neither the queue nor a worker has for so long is
+                sent again.
+
+        Raises:
+            SpicaError: the queues are not as we need them (see `RequestSender.declare`); in a
+                group, if that turns out later.
+        """
+        evaluations = cls(
+            bus,
+            coordinator=coordinator,
+            fingerprint=fingerprint,
+            parallel=parallel,
+            versions=versions or {},
+            on_fleet=on_fleet,
+            lost_after_seconds=lost_after_seconds,
+        )
+        await evaluations._sender.declare()
+        reachable = True
+        try:
+            async with (
+                bus.consume(evaluations._results.name, prefetch=parallel) as results,
+                bus.consume(DEAD_QUEUE.name, prefetch=DEAD_LETTERS_AT_ONCE) as dead_letters,
+                bus.subscribe(WORKER_TOPICS) as events,
+                asyncio.TaskGroup() as group,
+            ):
+                tasks = [
+                    group.create_task(evaluations._receive(results)),
+                    group.create_task(evaluations._dead_letters.take(dead_letters)),
+                    group.create_task(evaluations._watch.hear(events)),
+                    group.create_task(evaluations._watch.show(watch_seconds)),
+                    group.create_task(evaluations._sender.watch(watch_seconds)),
+                ]
+                await bus.broadcast(evaluations._outgoing.roll_call())
+                try:
+                    yield evaluations
+                finally:
+                    for task in tasks:
+                        task.cancel()
+        except BusUnavailableError:
+            reachable = False
+            raise
+        except BaseExceptionGroup as errors:
+            reachable = errors.subgroup(BusUnavailableError) is None
+            raise
+        finally:
+            evaluations._report()
+            if reachable:
+                await evaluations._leave()
+
+    @property
+    def discarded(self) -> Counter[StrEnum]:
+        """What came as a result and was none that anybody waits for, by why."""
+        return self._discarded.counts
+
+    @property
+    def resent(self) -> int:
+        """How many requests were lost on their way, as far as we could tell, and sent again."""
+        return self._sender.resent
+
+    async def evaluate(self, request: EvaluationRequest) -> EvaluationResult:
+        """Wait for a turn, send the request and wait for its result, however long that takes.
+
+        Raises:
+            ValueError: an evaluation of that id was asked for before.
+            EvaluationGivenUpError: `cancel` was called, and it was not known to run.
+            SpicaError: the requests' queue cannot be had.
+        """
+        evaluation_id = request.evaluation_id
+        if evaluation_id in self._waiting or evaluation_id in self._ended:
+            raise ValueError(f"evaluation {evaluation_id} was asked for before")
+        waiting = _Waiting(request.sweep_id, asyncio.get_running_loop().create_future())
+        self._waiting[evaluation_id] = waiting
+        result: EvaluationResult | None = None
+        try:
+            async with self._turn:
+                if not self._cancelled:
+                    await self._sender.send(evaluation_id, self._outgoing.request(request))
+                    result = await waiting.result
+        finally:
+            del self._waiting[evaluation_id]
+            self._ended.add(evaluation_id)
+            self._sender.ended(evaluation_id)
+            self._fleet.ended(evaluation_id)
+            self._watch.changed()
+        if result is None:
+            raise EvaluationGivenUpError(evaluation_id)
+        return result
+
+    async def cancel(self, grace_seconds: float) -> None:
+        """Send nothing more and give up what is not known to run, here and on the workers.
+
+        What runs may still bring its result; workers end it after `grace_seconds`.
+        """
+        self._cancelled = True
+        self._sender.stop()
+        running = self._fleet.held(asyncio.get_running_loop().time())
+        for evaluation_id, waiting in self._waiting.items():
+            if evaluation_id not in running and not waiting.result.done():
+                waiting.result.set_result(None)
+        await self._bus.broadcast(self._outgoing.cancellation(self._coordinator, grace_seconds))
+
+    async def _receive(self, results: Consumer) -> None:
+        async for delivery in results:
+            self._take(delivery.message)
+            await acknowledge(delivery)
+
+    def _take(self, message: Message) -> None:
+        try:
+            result = read_result(message)
+        except UnreadableResultError as error:
+            self._discarded.add(error.kind, error=str(error))
+            self._fail(error)
+            return
+        late = self._settle(result)
+        if late is not None:
+            self._discarded.add(late, evaluation=result.evaluation_id)
+
+    def _settle(self, result: EvaluationResult) -> Discarded | None:
+        """End an evaluation with its result; or tell why that cannot be."""
+        waiting = self._waiting.get(result.evaluation_id)
+        if waiting is None:
+            known = result.evaluation_id in self._ended
+            return Discarded.LATE if known else Discarded.UNKNOWN
+        if result.sweep_id != waiting.sweep_id:
+            return Discarded.OTHER_SWEEP
+        if waiting.result.done():
+            return Discarded.LATE
+        waiting.result.set_result(result)
+        return None
+
+    def _fail(self, error: UnreadableResultError) -> None:
+        """End the evaluation that an unreadable result is about: there will be no other."""
+        waiting = self._waiting.get(error.subject or "")
+        if waiting is not None and error.subject is not None:
+            detail = f"the worker's result cannot be read: {error}"
+            self._settle(failed_result(error.subject, waiting.sweep_id, "result_malformed", detail))
+
+    async def _leave(self) -> None:
+        """Tell the workers that nobody waits any more; what is left to them, they then drop."""
+        try:
+            async with asyncio.timeout(LEAVE_SECONDS):
+                await self._bus.broadcast(self._outgoing.cancellation(self._coordinator, 0.0))
+                await self._bus.delete_queue(self._results.name)
+        except (BusError, TimeoutError) as error:
+            log.warning("coordinator.left_without_goodbye", error=str(error))
+
+    def _report(self) -> None:
+        for counted in (self._discarded, self._dead_letters.dropped, self._watch.ignored):
+            counted.report()

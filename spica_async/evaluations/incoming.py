@@ -1,0 +1,102 @@
+"""From a message in the results queue to a result, or to what is wrong with it."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+import structlog
+from pydantic import ValidationError
+
+from schemas.envelope import EnvelopeSubject
+from schemas.messages import (
+    EVALUATION_COMPLETED,
+    Cause,
+    EvaluationCompleted,
+    EvaluationResult,
+    Measurement,
+)
+from spica_async.bus.port import Delivery, DeliveryLostError, Message
+
+UNKNOWN_WORKER: Final = "unknown"
+"""Stands in a result that no worker has given."""
+
+log = structlog.get_logger(__name__)
+
+_ANY_VERSION: Final = EVALUATION_COMPLETED.rpartition(".")[0] + "."
+
+
+class Discarded(StrEnum):
+    """Why a message in the results queue was dropped."""
+
+    LATE = "late"
+    """Its evaluation has ended: a second result, or one that nobody waits for any more."""
+    UNKNOWN = "unknown"
+    """No evaluation of that id was asked for."""
+    MALFORMED = "malformed"
+    """It says that it is a result, and cannot be read as one."""
+    UNKNOWN_TYPE = "unknown_type"
+    """It is something else, or a result of a version that we do not know."""
+    OTHER_SWEEP = "other_sweep"
+    """It names an evaluation of ours, and a sweep that this one is not part of."""
+
+
+class UnreadableResultError(Exception):
+    """A message in the results queue is no result.
+
+    Attributes:
+        kind: what it is counted as.
+        subject: the evaluation that it is about, if it says so.
+    """
+
+    def __init__(self, kind: Discarded, detail: str, subject: str | None = None) -> None:
+        super().__init__(detail)
+        self.kind = kind
+        self.subject = subject
+
+
+def read_result(message: Message) -> EvaluationResult:
+    """Read a message from the results queue.
+
+    Raises:
+        UnreadableResultError: it is no result.
+    """
+    if not message.type.startswith(_ANY_VERSION):
+        raise UnreadableResultError(Discarded.UNKNOWN_TYPE, f"type {message.type!r}")
+    try:
+        return EvaluationCompleted.model_validate_json(message.body).data
+    except ValidationError as error:
+        problems = {
+            problem["loc"]: problem["msg"]
+            for problem in error.errors(include_url=False, include_input=False)
+        }
+        where, what = next(iter(problems.items()))
+        detail = f"{'.'.join(map(str, where)) or 'body'}: {what}"
+        kind = Discarded.UNKNOWN_TYPE if ("type",) in problems else Discarded.MALFORMED
+        raise UnreadableResultError(kind, detail, _subject(message.body)) from error
+
+
+def _subject(body: bytes) -> str | None:
+    try:
+        return EnvelopeSubject.model_validate_json(body).subject
+    except ValidationError:
+        return None
+
+
+def failed_result(evaluation_id: str, sweep_id: str, cause: Cause, detail: str) -> EvaluationResult:
+    """The result of an evaluation that no worker has given a result of."""
+    return EvaluationResult(
+        evaluation_id=evaluation_id,
+        sweep_id=sweep_id,
+        worker=UNKNOWN_WORKER,
+        measurement=Measurement(outcome="failed", cause=cause, detail=detail),
+        wall_seconds=0.0,
+    )
+
+
+async def acknowledge(delivery: Delivery) -> None:
+    """Tell the bus that a message is done with; one that was lost comes again, and finds it so."""
+    try:
+        await delivery.ack()
+    except DeliveryLostError as error:
+        log.info("coordinator.delivery_lost", error=str(error))

@@ -1,0 +1,99 @@
+"""Which of the requests that were sent are nowhere any more.
+
+Pure: no clock, no I/O. A request is with the bus or with a worker until its result comes. One that
+is in neither place for a while was lost: with a deleted queue, or with whoever took it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+
+_MAX_PATIENCE = 32
+"""In terms of the first."""
+
+
+@dataclass(slots=True)
+class _Sent:
+    """One request in flight; the numbers are its places among all that was sent."""
+
+    first_number: int
+    number: int
+    sent_at: float
+    patience_seconds: float
+    missing_since: float | None = None
+    was_held: bool = False
+    dropped: bool = False
+
+
+class LostRequests:
+    """Watches over requests in flight.
+
+    Args:
+        patience_seconds: how long one may be missing. Each time that it is sent again, its own
+            patience doubles, a few times: what we take for a loss may be a slow fleet.
+    """
+
+    def __init__(self, patience_seconds: float) -> None:
+        self._patience_seconds = patience_seconds
+        self._sent: dict[str, _Sent] = {}
+        self._count = 0
+        self._last_taken = 0
+
+    @property
+    def in_flight(self) -> tuple[str, ...]:
+        """What was sent and has not ended, in the order of first sending."""
+        return tuple(self._sent)
+
+    def sent(self, evaluation_id: str, now: float) -> None:
+        """It is with the bus, for the first time or again."""
+        self._count += 1
+        first, patience = self._count, self._patience_seconds
+        before = self._sent.get(evaluation_id)
+        if before is not None:
+            first = before.first_number
+            patience = min(2 * before.patience_seconds, _MAX_PATIENCE * self._patience_seconds)
+        self._sent[evaluation_id] = _Sent(first, self._count, now, patience)
+
+    def ended(self, evaluation_id: str) -> None:
+        """Nobody waits for it any more; without effect if it was never sent."""
+        sent = self._sent.pop(evaluation_id, None)
+        if sent is not None:
+            self._last_taken = max(self._last_taken, sent.first_number)
+
+    def dropped(self, evaluation_id: str) -> None:
+        """The bus has dropped it; without effect if it is not in flight."""
+        sent = self._sent.get(evaluation_id)
+        if sent is not None:
+            sent.dropped = True
+
+    def due(self, *, held: AbstractSet[str], queued: int, now: float) -> list[str]:
+        """What to send again.
+
+        Args:
+            held: the evaluations that workers hold.
+            queued: how many requests wait in the queue, whosever they are.
+            now: seconds, by any clock that only goes on.
+        """
+        for name in held & self._sent.keys():
+            sent = self._sent[name]
+            sent.was_held, sent.dropped, sent.missing_since = True, False, None
+            self._last_taken = max(self._last_taken, sent.first_number)
+        return [
+            name
+            for name, sent in self._sent.items()
+            if name not in held and self._is_due(sent, queued, now)
+        ]
+
+    def _is_due(self, sent: _Sent, queued: int, now: float) -> bool:
+        if sent.dropped:
+            # For certain; patience then only keeps one attempt and the next apart.
+            return now - sent.sent_at >= sent.patience_seconds
+        # A queue hands out in order, and what was given back first of all. So it may wait there
+        # unless one that was sent later is out already, and nobody ever had this one.
+        if queued and (sent.was_held or sent.number > self._last_taken):
+            sent.missing_since = None
+            return False
+        if sent.missing_since is None:
+            sent.missing_since = now
+        return now - sent.missing_since >= sent.patience_seconds

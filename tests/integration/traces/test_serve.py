@@ -1,0 +1,217 @@
+"""The coordinator's trace server, over loopback."""
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from structlog.testing import capture_logs
+from support.trace_loads import files_in, load_of, open_cache
+
+from schemas.messages import TraceLoad
+from spica_async.errors import InputError
+from spica_async.traces.serve import TraceServer, address_towards
+
+CONTENT = bytes(range(256)) * 1000
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> TraceLoad:
+    path = tmp_path / "trace.jsonl"
+    path.write_bytes(CONTENT)
+    return load_of(CONTENT, path=path)
+
+
+def authorization(server: TraceServer, load: TraceLoad) -> dict[str, str]:
+    (source,) = server.sources(load)
+    assert source.token is not None
+    return {"Authorization": f"Bearer {source.token.get_secret_value()}"}
+
+
+async def test_a_worker_elsewhere_fetches_the_trace(load: TraceLoad, tmp_path: Path) -> None:
+    async with TraceServer.open(load, host="127.0.0.1") as server:
+        elsewhere = load.model_copy(update={"path": "/nowhere", "sources": server.sources(load)})
+        received = TraceLoad.model_validate_json(elsewhere.model_dump_json())
+        async with open_cache(tmp_path / "cache").use(received) as path:
+            assert path.read_bytes() == CONTENT
+    assert list(files_in(tmp_path / "cache")) == [f"{load.sha256}.jsonl"]
+
+
+async def test_a_range_and_a_head(load: TraceLoad) -> None:
+    async with TraceServer.open(load, host="127.0.0.1") as server, aiohttp.ClientSession() as http:
+        url, headers = server.sources(load)[0].url, authorization(server, load)
+        async with http.get(url, headers={**headers, "Range": "bytes=256-511"}) as part:
+            assert part.status == 206
+            assert await part.read() == CONTENT[:256]
+        async with http.head(url, headers=headers) as head:
+            assert (head.status, head.content_length) == (200, len(CONTENT))
+        async with http.head(url) as head:
+            assert head.status == 401
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, "", "Bearer", "Bearer wrong", "Bearer \udce4", "Basic {token}", "Bearer {token}x"],
+)
+async def test_without_the_token_nothing_is_told(load: TraceLoad, value: str | None) -> None:
+    async with TraceServer.open(load, host="127.0.0.1") as server, aiohttp.ClientSession() as http:
+        token = authorization(server, load)["Authorization"].removeprefix("Bearer ")
+        headers = {} if value is None else {"Authorization": value.format(token=token)}
+        for url in (server.sources(load)[0].url, f"{server.url}/traces/{'0' * 64}"):
+            async with http.get(url, headers=headers) as response:
+                assert response.status == 401
+                assert response.headers["WWW-Authenticate"] == "Bearer"
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/traces/" + "0" * 64, "/traces/", "/traces", "/", "/traces/..%2f..%2fetc%2fpasswd", "/etc"],
+)
+async def test_there_is_nothing_but_the_traces(load: TraceLoad, path: str) -> None:
+    async with TraceServer.open(load, host="127.0.0.1") as server, aiohttp.ClientSession() as http:
+        headers = authorization(server, load)
+        async with http.get(server.url + path, headers=headers) as response:
+            assert response.status == 404
+        async with http.post(server.sources(load)[0].url, headers=headers) as response:
+            assert response.status == 405
+
+
+CHANGES: dict[str, Callable[[Path], Any]] = {
+    "content": lambda path: path.write_bytes(b"something else"),
+    "time": lambda path: os.utime(path, (0, 0)),
+    "gone": Path.unlink,
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+async def test_a_trace_that_has_changed_is_gone(load: TraceLoad, change: str) -> None:
+    async with TraceServer.open(load, host="127.0.0.1") as server, aiohttp.ClientSession() as http:
+        CHANGES[change](Path(load.path))
+        with capture_logs() as logs:
+            headers = authorization(server, load)
+            async with http.get(server.sources(load)[0].url, headers=headers) as response:
+                assert response.status == 410
+    assert [entry["event"] for entry in logs] == ["coordinator.trace_changed"]
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> TraceLoad:
+    """More than the buffers of two sockets hold."""
+    path = tmp_path / "large.jsonl"
+    path.touch()
+    os.truncate(path, 64 * 2**20)
+    return load_of(b"").model_copy(update={"path": str(path), "size_bytes": 64 * 2**20})
+
+
+async def test_a_download_that_stalls_is_cut(
+    large: TraceLoad, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with TraceServer.open(large, host="127.0.0.1", download_seconds=0.2) as server:
+        with capture_logs() as logs:
+            reader, writer = await _ask(server, large)
+            await until_logged(logs, "coordinator.trace_download_stalled")
+            with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):
+                await reader.readexactly(large.size_bytes)
+            writer.close()
+    assert caplog.records == []
+
+
+async def test_a_worker_that_goes_in_the_middle_is_no_error(
+    large: TraceLoad, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with TraceServer.open(large, host="127.0.0.1") as server:
+        for _ in range(5):
+            _, writer = await _ask(server, large)
+            writer.transport.abort()
+        async with aiohttp.ClientSession() as http:
+            headers = authorization(server, large)
+            for _ in range(2):
+                async with http.get(server.sources(large)[0].url, headers=headers) as response:
+                    assert len(await response.read()) == large.size_bytes
+    assert caplog.records == []
+
+
+async def until_logged(logs: Sequence[Mapping[str, Any]], event: str) -> None:
+    while event not in [entry["event"] for entry in logs]:  # noqa: ASYNC110 - a log tells nobody
+        await asyncio.sleep(0.01)
+
+
+async def _ask(
+    server: TraceServer, load: TraceLoad
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Ask for the trace and read no more than the start of the answer."""
+    host, port = server.url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    token = authorization(server, load)["Authorization"]
+    head = f"GET /traces/{load.sha256} HTTP/1.1\r\nHost: x\r\nAuthorization: {token}\r\n\r\n"
+    writer.write(head.encode())
+    assert await reader.readline() == b"HTTP/1.1 200 OK\r\n"
+    return reader, writer
+
+
+async def test_each_server_has_a_token_of_its_own_that_no_text_shows(load: TraceLoad) -> None:
+    with capture_logs() as logs:
+        async with (
+            TraceServer.open(load, host="127.0.0.1") as first,
+            TraceServer.open(load, host="127.0.0.1") as second,
+        ):
+            tokens = [authorization(server, load)["Authorization"] for server in (first, second)]
+            assert tokens[0] != tokens[1]
+            shown = f"{logs} {first.sources(load)} {first.url} {first!r}"
+            assert tokens[0].removeprefix("Bearer ") not in shown
+
+
+async def test_a_trace_that_is_not_there_is_an_input_error(tmp_path: Path) -> None:
+    absent = load_of(CONTENT, path=tmp_path / "absent")
+    with pytest.raises(InputError, match=r"^workload\.trace_path: .*/absent: no such file or"):
+        async with TraceServer.open(absent, host="127.0.0.1"):
+            pass
+
+
+async def test_an_address_that_is_taken_is_an_input_error(load: TraceLoad) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        where = rf"^--trace-host 127\.0\.0\.1, --trace-port {port}: cannot listen there: address "
+        with pytest.raises(InputError, match=where):
+            async with TraceServer.open(load, host="127.0.0.1", port=port):
+                pass
+
+
+async def test_an_unknown_host_is_an_input_error(load: TraceLoad) -> None:
+    with pytest.raises(InputError, match=r"^--trace-host: nobody\.invalid: "):
+        async with TraceServer.open(load, host="nobody.invalid"):
+            pass
+
+
+async def test_the_port_is_free_again_afterwards(load: TraceLoad) -> None:
+    ports: list[int] = []
+    for _ in range(2):
+        async with TraceServer.open(load, host="127.0.0.1", port=ports[0] if ports else 0) as it:
+            ports.append(int(it.url.rpartition(":")[2]))
+    assert ports[0] == ports[1]
+
+
+@pytest.mark.parametrize(
+    ("host", "advertised", "expected"),
+    [
+        ("127.0.0.1", None, "http://127.0.0.1:"),
+        ("0.0.0.0", None, f"http://{socket.gethostname()}:"),
+        ("0.0.0.0", "10.1.2.3", "http://10.1.2.3:"),
+        ("127.0.0.1", "fd00::1", "http://[fd00::1]:"),
+    ],
+)
+async def test_the_urls_name_the_advertised_host(
+    load: TraceLoad, host: str, advertised: str | None, expected: str
+) -> None:
+    async with TraceServer.open(load, host=host, advertised_host=advertised) as server:
+        (source,) = server.sources(load)
+    assert source.url.startswith(expected)
+    assert source.url.endswith(f"/traces/{load.sha256}")
+
+
+def test_the_address_towards_this_machine_is_its_own() -> None:
+    assert address_towards("127.0.0.1", 5672) == "127.0.0.1"

@@ -1,0 +1,192 @@
+"""Copies a trace from one source into a file, and checks what comes.
+
+Imported with the first download only, so that a worker without traces stays light.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from http import HTTPStatus
+from typing import IO, Final
+from urllib.parse import urlsplit
+
+import aiohttp
+import fsspec  # type: ignore[import-untyped]  # no types are published for it
+import structlog
+from tenacity import (
+    AsyncRetrying,
+    RetryCallState,
+    retry_if_exception_type,
+    stop_after_attempt,
+    wait_exponential,
+    wait_random,
+)
+
+from schemas.messages import TraceLoad, TraceSource
+
+_ATTEMPTS: Final = 4
+_LONGEST_PAUSE_SECONDS: Final = 10.0
+_BLOCK_BYTES: Final = 2**20
+_CONNECT_SECONDS: Final = 10.0
+# Without a byte for so long the server is taken to be gone.
+_SILENCE_SECONDS: Final = 30.0
+# Answers that say "not now"; any other that is not a success stays as it is.
+_PASSING: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
+_SHOWN_DIGITS: Final = 12
+
+log = structlog.get_logger(__name__)
+
+
+class SourceError(Exception):
+    """A source does not give the trace; the message names it, without what is secret in it."""
+
+    def __init__(self, source: TraceSource, problem: str) -> None:
+        super().__init__(f"{shown(source.url)}: {problem}")
+
+
+class _PassingError(SourceError):
+    """A moment later the source may give it."""
+
+
+async def fetch(
+    load: TraceLoad, source: TraceSource, draft: IO[bytes], *, pause_seconds: float
+) -> None:
+    """Fill `draft`, an unbuffered file, with the trace, in several attempts if need be.
+
+    The pauses between attempts begin at `pause_seconds` and double.
+
+    Raises:
+        SourceError: the source cannot be reached, or what it has is not this trace.
+        OSError: `draft` cannot be written.
+    """
+
+    def tell(state: RetryCallState) -> None:
+        assert state.outcome is not None  # noqa: S101 - for the type checker; an attempt has failed
+        problem = str(state.outcome.exception())
+        log.warning("worker.trace_retried", attempt=state.attempt_number, problem=problem)
+
+    attempts = AsyncRetrying(
+        stop=stop_after_attempt(_ATTEMPTS),
+        wait=wait_exponential(pause_seconds, _LONGEST_PAUSE_SECONDS)
+        + wait_random(0, pause_seconds),
+        retry=retry_if_exception_type(_PassingError),
+        before_sleep=tell,
+        reraise=True,
+    )
+    await attempts(_copy, load, source, draft)
+
+
+def shown(url: str) -> str:
+    """The URL without user, password, query and fragment, any of which may hold a secret."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return "a source whose URL cannot be read"
+    host = parts.netloc.rpartition("@")[2]
+    return f"{parts.scheme}://{host}{parts.path}" if parts.scheme else parts.path
+
+
+async def _copy(load: TraceLoad, source: TraceSource, draft: IO[bytes]) -> None:
+    draft.seek(0)
+    draft.truncate()
+    digest = hashlib.sha256()
+    received = 0
+
+    def take(block: bytes) -> None:
+        digest.update(block)
+        rest = memoryview(block)
+        while rest:  # An unbuffered file may take a part only.
+            rest = rest[draft.write(rest) :]
+
+    async with aclosing(_blocks(load, source)) as blocks:
+        async for block in blocks:
+            received += len(block)
+            if received > load.size_bytes:
+                raise SourceError(source, f"longer than the trace's {load.size_bytes:,} bytes")
+            await asyncio.to_thread(take, block)
+    if received < load.size_bytes:
+        raise _PassingError(source, f"ended after {received:,} of {load.size_bytes:,} bytes")
+    if digest.hexdigest() != load.sha256:
+        found, wanted = digest.hexdigest()[:_SHOWN_DIGITS], load.sha256[:_SHOWN_DIGITS]
+        raise SourceError(source, f"has SHA-256 {found}..., the trace has {wanted}...")
+
+
+def _blocks(load: TraceLoad, source: TraceSource) -> AsyncGenerator[bytes, None]:
+    scheme = source.url.partition(":")[0].lower()
+    if scheme in {"http", "https"}:
+        return _http_blocks(load, source)
+    return _fsspec_blocks(source)
+
+
+async def _http_blocks(load: TraceLoad, source: TraceSource) -> AsyncGenerator[bytes, None]:
+    # The digest is of what lies in the file, so no encoding on the way.
+    headers = {"Accept-Encoding": "identity"}
+    if source.token is not None:
+        headers["Authorization"] = f"Bearer {source.token.get_secret_value()}"
+    timeout = aiohttp.ClientTimeout(
+        total=None, sock_connect=_CONNECT_SECONDS, sock_read=_SILENCE_SECONDS
+    )
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=timeout, read_bufsize=_BLOCK_BYTES) as session,
+            # Redirected to another origin, it leaves the token behind.
+            session.get(source.url, headers=headers) as response,
+        ):
+            _check_answer(load, source, response)
+            async for block in response.content.iter_chunked(_BLOCK_BYTES):
+                yield block
+    except aiohttp.InvalidURL as error:
+        raise SourceError(source, "not a URL that can be fetched") from error
+    except aiohttp.TooManyRedirects as error:
+        raise SourceError(source, "redirects without end") from error
+    except aiohttp.ClientSSLError as error:
+        raise SourceError(source, _problem(source, error)) from error
+    except aiohttp.ClientResponseError as error:
+        # As text it quotes the whole URL.
+        raise _PassingError(
+            source, f"no answer in HTTP: {' '.join(error.message.split())}"
+        ) from error
+    except (aiohttp.ClientError, TimeoutError) as error:
+        raise _PassingError(source, _problem(source, error)) from error
+
+
+def _check_answer(load: TraceLoad, source: TraceSource, response: aiohttp.ClientResponse) -> None:
+    if response.status != HTTPStatus.OK:
+        kind = _PassingError if response.status in _PASSING else SourceError
+        raise kind(source, f"{response.status} {response.reason}")
+    length = response.content_length
+    if (
+        length is not None
+        and length != load.size_bytes
+        and "Content-Encoding" not in response.headers
+    ):
+        raise SourceError(source, f"has {length:,} bytes, the trace has {load.size_bytes:,}")
+
+
+async def _fsspec_blocks(source: TraceSource) -> AsyncGenerator[bytes, None]:
+    try:
+        file = await asyncio.to_thread(lambda: fsspec.open(source.url, "rb").open())
+        try:
+            while block := await asyncio.to_thread(file.read, _BLOCK_BYTES):
+                yield block
+        finally:
+            await asyncio.to_thread(file.close)
+    except FileNotFoundError as error:
+        raise SourceError(source, "not there") from error
+    except ImportError as error:
+        # fsspec's own words name the package, such as s3fs.
+        raise SourceError(source, f"a package is not installed here: {error}") from error
+    except (PermissionError, IsADirectoryError, ValueError) as error:
+        raise SourceError(source, _problem(source, error)) from error
+    except Exception as error:
+        # Each storage has errors of its own, most of them of the network.
+        raise _PassingError(source, _problem(source, error)) from error
+
+
+def _problem(source: TraceSource, error: BaseException) -> str:
+    """What the error says, in one line, without what is secret in the URL."""
+    text = " ".join(str(error).split()).replace(source.url, shown(source.url))
+    return text or type(error).__name__

@@ -1,0 +1,247 @@
+"""What becomes of one request: from a delivery to a result with the bus, and how to settle it.
+
+The result is with the bus before its request is acknowledged. So whatever goes wrong in between, a
+request may be evaluated twice but is never lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import Enum, auto
+
+import structlog
+
+from schemas.messages import (
+    Cause,
+    EvaluationCompleted,
+    EvaluationRequest,
+    EvaluationResult,
+    Measurement,
+    TraceLoad,
+)
+from spica_async.bus.port import (
+    Bus,
+    BusError,
+    BusUnavailableError,
+    Delivery,
+    Message,
+    QueueNotFoundError,
+    UnroutableError,
+)
+from workers.holdings import EvaluationCancelledError, Holding, Holdings
+from workers.ledger import Ledger, key_of
+from workers.memory import MemoryGuard
+from workers.port import EvaluationSlot, SlotOutcome, TraceProvider
+from workers.presence import Identity, Presence, to_message
+from workers.requests import AddressedRequest, MalformedRequestError, parse_request
+from workers.tally import Tally
+from workers.traces import TraceUnavailableError
+
+_FRESH_FOR = timedelta(seconds=30)
+"""Of a newer request nobody asks whether it is still awaited: that costs a millisecond."""
+_TRACE_DELIVERIES = 3
+"""A trace that so many deliveries before this one could not be had for will not be waited for."""
+
+log = structlog.get_logger(__name__)
+
+
+class Settlement(Enum):
+    """What is to become of a delivery."""
+
+    ACK = auto()
+    REQUEUE = auto()
+    DEAD_LETTER = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Handled:
+    """How to settle a delivery; with `trouble` the slot had better pause before the next one."""
+
+    settlement: Settlement
+    trouble: str | None = None
+
+
+class Handler:
+    """Handles the requests that a worker's slots take, each in the task of its slot.
+
+    Args:
+        bus: takes results.
+        identity: the worker's, which stands in results.
+        guard: refuses what a slot has no memory for.
+        hard_limit_seconds: bounds an evaluation with all its children's starts; none: no bound.
+        traces: where children find traces; none: where the request says.
+        holdings: what all slots hold.
+        presence: is told what starts.
+        tally: counts what was out of order.
+    """
+
+    def __init__(
+        self,
+        bus: Bus,
+        *,
+        identity: Identity,
+        guard: MemoryGuard,
+        hard_limit_seconds: float | None,
+        traces: TraceProvider | None,
+        holdings: Holdings,
+        presence: Presence,
+        tally: Tally,
+    ) -> None:
+        self._bus = bus
+        self._identity = identity
+        self._guard = guard
+        self._hard_limit_seconds = hard_limit_seconds
+        self._traces = traces
+        self._holdings = holdings
+        self._presence = presence
+        self._tally = tally
+        self._ledger = Ledger()
+        self._log = log.bind(worker=identity.name)
+
+    async def handle(self, slot: EvaluationSlot, delivery: Delivery) -> Handled:
+        """Answer a delivered request, as a rule with an evaluation in this slot.
+
+        Raises:
+            ChildStartError: the slot cannot evaluate any more; the request is not answered.
+        """
+        try:
+            addressed = parse_request(delivery.message)
+        except MalformedRequestError as error:
+            self._tally.add("malformed_message", error.kind, error=str(error))
+            return Handled(Settlement.DEAD_LETTER)
+        if await self._is_orphan(addressed, delivery.delivery_count):
+            return Handled(Settlement.ACK)
+        try:
+            answer = await self._answer(slot, addressed.request, delivery.delivery_count)
+        except EvaluationCancelledError:
+            if not slot.is_warm:
+                await slot.end()
+            self._log.info("worker.evaluation_cancelled", evaluation=_id(addressed))
+            return Handled(Settlement.ACK)
+        except TraceUnavailableError as error:
+            self._tally.add("trace_unavailable", error=str(error))
+            return Handled(Settlement.REQUEUE, trouble=str(error))
+        return await self._publish(addressed, answer)
+
+    async def _is_orphan(self, addressed: AddressedRequest, delivery_count: int) -> bool:
+        """Whether nobody waits for the result any more, because its queue is gone."""
+        if delivery_count == 0 and datetime.now(UTC) - addressed.sent_at < _FRESH_FOR:
+            return False
+        try:
+            await self._bus.queue_status(addressed.reply_to)
+        except QueueNotFoundError as error:
+            self._tally.add("orphan_dropped", evaluation=_id(addressed), error=str(error))
+            return True
+        except BusError as error:
+            # Not knowing is no reason to stop: the result will tell.
+            self._tally.add("orphan_check_failed", error=str(error))
+        return False
+
+    async def _answer(
+        self, slot: EvaluationSlot, request: EvaluationRequest, delivery_count: int
+    ) -> Message:
+        """The result, which is measured here unless it is known, or about to be by another slot.
+
+        Raises:
+            EvaluationCancelledError: nobody waits for it any more.
+            TraceUnavailableError: it cannot be measured now.
+            ChildStartError: it cannot be measured in this slot.
+        """
+        key = key_of(request)
+        async with self._holdings.hold(request) as holding, self._ledger.claim(key):
+            answer = self._ledger.answer(key)
+            if answer is not None:
+                self._log.info("worker.answered_again", evaluation=request.evaluation_id)
+                return answer
+            result = await self._measure(slot, request, holding, delivery_count)
+            answer = to_message(
+                EvaluationCompleted(
+                    source=self._identity.source, subject=request.evaluation_id, data=result
+                )
+            )
+            self._ledger.keep_answer(key, answer)
+            return answer
+
+    async def _measure(
+        self,
+        slot: EvaluationSlot,
+        request: EvaluationRequest,
+        holding: Holding,
+        delivery_count: int,
+    ) -> EvaluationResult:
+        time = asyncio.get_running_loop().time
+        began = time()
+        refusal = self._guard.refusal(request.load)
+        if refusal is not None:
+            outcome = SlotOutcome(refusal, child_deaths=0)
+        else:
+            try:
+                async with self._with_local_trace(request) as local:
+                    outcome = await self._evaluate(slot, local, holding)
+            except TraceUnavailableError as error:
+                if delivery_count < _TRACE_DELIVERIES:
+                    raise
+                outcome = SlotOutcome(_failed("trace_unavailable", str(error)), child_deaths=0)
+        return EvaluationResult(
+            evaluation_id=request.evaluation_id,
+            sweep_id=request.sweep_id,
+            worker=self._identity.name,
+            measurement=outcome.measurement,
+            child_deaths=outcome.child_deaths,
+            wall_seconds=time() - began,
+        )
+
+    @asynccontextmanager
+    async def _with_local_trace(
+        self, request: EvaluationRequest
+    ) -> AsyncIterator[EvaluationRequest]:
+        """The request as a child is to get it."""
+        load = request.load
+        if self._traces is None or not isinstance(load, TraceLoad):
+            yield request
+            return
+        async with self._traces.use(load) as path:
+            # What gives access to the sources is no business of a child's.
+            here = load.model_copy(update={"path": str(path), "sources": []})
+            yield request.model_copy(update={"load": here})
+
+    async def _evaluate(
+        self, slot: EvaluationSlot, request: EvaluationRequest, holding: Holding
+    ) -> SlotOutcome:
+        deaths = self._ledger.deaths(key_of(request))
+        self._presence.evaluation_started(request, slot.index)
+        holding.has_started = True
+        try:
+            async with asyncio.timeout(self._hard_limit_seconds) as limit:
+                return await slot.evaluate(request, deaths)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+        await slot.end()
+        detail = f"still ran after this worker's own limit of {self._hard_limit_seconds:g} s"
+        return SlotOutcome(_failed("time_limit", detail), deaths.count)
+
+    async def _publish(self, addressed: AddressedRequest, answer: Message) -> Handled:
+        try:
+            await self._bus.publish(addressed.reply_to, answer)
+        except (UnroutableError, BusUnavailableError) as error:
+            # The answer is kept: when the request comes again, here or elsewhere, its coordinator
+            # has a queue again, or is known to have none.
+            self._tally.add("result_unpublished", evaluation=_id(addressed), error=str(error))
+            return Handled(Settlement.REQUEUE)
+        except BusError as error:
+            self._tally.add("result_refused", evaluation=_id(addressed), error=str(error))
+            return Handled(Settlement.DEAD_LETTER)
+        return Handled(Settlement.ACK)
+
+
+def _id(addressed: AddressedRequest) -> str:
+    return addressed.request.evaluation_id
+
+
+def _failed(cause: Cause, detail: str) -> Measurement:
+    return Measurement(outcome="failed", cause=cause, detail=detail)

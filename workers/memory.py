@@ -1,0 +1,52 @@
+"""Whether a slot has the memory for a load, told before its replay starts."""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Callable
+from typing import Final
+
+from schemas.messages import Measurement, SyntheticLoad, TraceLoad
+
+FootprintEstimator = Callable[[TraceLoad | SyntheticLoad], int]
+"""Tells the bytes of memory that a replay of a load will need."""
+
+_FOOTPRINT_ESTIMATOR: Final = "spica_async.engine.footprint:estimate_bytes"
+_COUNTLESS: Final = 10**18
+
+
+class MemoryGuard:
+    """Refuses loads that need more than a slot may take.
+
+    Args:
+        limit_bytes: of a slot.
+        estimate_bytes: by default the engine's own estimator.
+    """
+
+    def __init__(self, limit_bytes: int, estimate_bytes: FootprintEstimator | None = None) -> None:
+        self._limit_bytes = limit_bytes
+        self._estimate_bytes: FootprintEstimator = estimate_bytes or pkgutil.resolve_name(
+            _FOOTPRINT_ESTIMATOR
+        )
+
+    def refusal(self, load: TraceLoad | SyntheticLoad) -> Measurement | None:
+        """What the evaluation fails with, if there is not enough memory for it."""
+        needed = self._estimate_bytes(load)
+        if needed <= self._limit_bytes:
+            return None
+        return Measurement(
+            outcome="failed",
+            cause="resource_limited",
+            detail=f"{_count(load.requests)} requests with {_count(load.total_tokens)} tokens need"
+            f" about {mebibytes(needed)} of memory, a slot here has {mebibytes(self._limit_bytes)}",
+        )
+
+
+def mebibytes(size: int) -> str:
+    """The size for a person to read."""
+    return f"{_count(size // 2**20)} MiB"
+
+
+def _count(number: int) -> str:
+    """The number for a person to read, who may have asked for one too long to be written."""
+    return f"{number:,}" if number < _COUNTLESS else f"over {_COUNTLESS:,}"

@@ -1,0 +1,199 @@
+"""What a worker tells of itself: heartbeats, evaluations that have started, its leaving.
+
+All of it is news for those who watch. It goes out beside the work, so that a bus which is slow or
+gone holds up no evaluation, and what cannot be told is counted and left out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from schemas.envelope import Envelope
+from schemas.events import (
+    EvaluationStart,
+    EvaluationStarted,
+    WorkerHeartbeat,
+    WorkerLeft,
+    WorkerState,
+    WorkerStatus,
+)
+from schemas.messages import EvaluationRequest
+from spica_async.bus.port import Bus, BusError, Message
+from spica_async.bus.topology import (
+    EVALUATION_STARTED_TOPIC,
+    WORKER_HEARTBEAT_TOPIC,
+    WORKER_LEFT_TOPIC,
+)
+from workers.tally import Tally
+
+_UNTOLD_NEWS = 256
+_GOODBYE_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What stays the same in all that a worker tells."""
+
+    name: str
+    host: str
+    pid: int
+    engine_fingerprint: str
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def source(self) -> str:
+        """The sender in an envelope."""
+        return f"spica/worker/{self.name}"
+
+
+class Presence:
+    """Knows how the worker is, and tells it.
+
+    Args:
+        bus: where events go.
+        identity: of the worker.
+        slots: how many it has.
+        held: tells the ids of the evaluations that it holds.
+        interval_seconds: between heartbeats.
+        tally: counts what could not be told.
+    """
+
+    def __init__(
+        self,
+        bus: Bus,
+        identity: Identity,
+        *,
+        slots: int,
+        held: Callable[[], list[str]],
+        interval_seconds: float,
+        tally: Tally,
+    ) -> None:
+        self._bus = bus
+        self._identity = identity
+        self._slots = slots
+        self._held = held
+        self._interval_seconds = interval_seconds
+        self._tally = tally
+        self._state: WorkerState = "starting"
+        self._retired: dict[int, str] = {}
+        self._troubles: dict[int, str] = {}
+        self._news: deque[tuple[str, Envelope[Any]]] = deque(maxlen=_UNTOLD_NEWS)
+        self._heartbeat_wanted = True
+        self._wake = asyncio.Event()
+
+    @property
+    def status(self) -> WorkerStatus:
+        """The worker as it is right now."""
+        troubles = [*self._retired.values(), *self._troubles.values()]
+        return WorkerStatus(
+            worker=self._identity.name,
+            host=self._identity.host,
+            pid=self._identity.pid,
+            engine_fingerprint=self._identity.engine_fingerprint,
+            versions=dict(self._identity.versions),
+            state=self._state,
+            slots=self._slots - len(self._retired),
+            evaluations=self._held(),
+            # Slots of one worker have the same trouble as a rule.
+            trouble="; ".join(dict.fromkeys(troubles)) or None,
+            interval_seconds=self._interval_seconds,
+        )
+
+    async def run(self) -> None:
+        """Tell everything in order until cancelled."""
+        time = asyncio.get_running_loop().time
+        next_heartbeat = time()
+        while True:
+            if self._heartbeat_wanted or time() >= next_heartbeat:
+                self._heartbeat_wanted = False
+                next_heartbeat = time() + self._interval_seconds
+                await self._tell(WORKER_HEARTBEAT_TOPIC, self._heartbeat())
+            while self._news:
+                await self._tell(*self._news.popleft())
+            try:
+                async with asyncio.timeout_at(next_heartbeat):
+                    await self._wake.wait()
+            except TimeoutError:
+                continue
+            self._wake.clear()
+
+    async def say_goodbye(self) -> None:
+        """Tell that the worker has left; not for long, since nobody may be there to hear it."""
+        left = WorkerLeft(
+            source=self._identity.source, subject=self._identity.name, data=self.status
+        )
+        try:
+            async with asyncio.timeout(_GOODBYE_SECONDS):
+                await self._tell(WORKER_LEFT_TOPIC, left)
+        except TimeoutError:
+            self._tally.add("event_lost", error=f"no goodbye in {_GOODBYE_SECONDS:g} s")
+
+    def heartbeat_now(self) -> None:
+        """Do not wait for the next heartbeat's time."""
+        self._heartbeat_wanted = True
+        self._wake.set()
+
+    def evaluation_started(self, request: EvaluationRequest, slot: int) -> None:
+        """Tell that an evaluation has a slot."""
+        start = EvaluationStart(
+            evaluation_id=request.evaluation_id,
+            sweep_id=request.sweep_id,
+            worker=self._identity.name,
+            slot=slot,
+        )
+        if len(self._news) == _UNTOLD_NEWS:
+            self._tally.add("event_lost", error=f"{_UNTOLD_NEWS} wait for the bus already")
+        self._news.append(
+            (
+                EVALUATION_STARTED_TOPIC,
+                EvaluationStarted(
+                    source=self._identity.source, subject=request.evaluation_id, data=start
+                ),
+            )
+        )
+        self._wake.set()
+
+    def slot_ready(self, slot: int) -> None:
+        """A slot takes requests, whatever was the trouble before."""
+        troubled = self._troubles.pop(slot, None) is not None
+        if self._state == "starting":
+            self._state = "ready"
+        elif not troubled:
+            return
+        self.heartbeat_now()
+
+    def slot_troubled(self, slot: int, trouble: str) -> None:
+        """A slot takes nothing for a while."""
+        self._troubles[slot] = trouble
+        self.heartbeat_now()
+
+    def slot_retired(self, slot: int, reason: str) -> None:
+        """A slot takes nothing any more."""
+        self._troubles.pop(slot, None)
+        self._retired[slot] = reason
+        self.heartbeat_now()
+
+    def draining(self) -> None:
+        """The worker takes nothing new any more."""
+        self._state = "draining"
+        self.heartbeat_now()
+
+    def _heartbeat(self) -> WorkerHeartbeat:
+        return WorkerHeartbeat(
+            source=self._identity.source, subject=self._identity.name, data=self.status
+        )
+
+    async def _tell(self, topic: str, envelope: Envelope[Any]) -> None:
+        try:
+            await self._bus.publish_event(topic, to_message(envelope))
+        except BusError as error:
+            self._tally.add("event_lost", error=str(error))
+
+
+def to_message(envelope: Envelope[Any]) -> Message:
+    """The envelope as the bus carries it."""
+    return Message(envelope.model_dump_json().encode(), envelope.id, envelope.type)

@@ -1,0 +1,152 @@
+"""The worker as a program: a bus, a supervisor, and signals that end it.
+
+The first SIGTERM or SIGINT drains: nothing new is taken, what runs may end within the grace, the
+rest is given back. A second one stops at once: children are killed and their requests given back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from dataclasses import dataclass, field
+
+import structlog
+
+from spica_async.bus.address import BrokerAddress
+from spica_async.bus.limits import DEFAULT_HARD_LIMIT_SECONDS
+from spica_async.bus.port import Bus, BusError
+from spica_async.bus.rabbitmq import BusState, RabbitBus
+from spica_async.bus.topology import declare, requests_queue
+from spica_async.engine.versions import engine_fingerprint
+from spica_async.errors import SpicaError, first_cause
+from workers.port import TraceProvider
+from workers.process import ChildStartError
+from workers.settings import ChildSettings
+from workers.supervisor import DEFAULT_HEARTBEAT_SECONDS, Supervisor
+
+DEFAULT_DRAIN_SECONDS = 30.0
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerOptions:
+    """How a worker works; see `Supervisor` for what is not told here.
+
+    `name` also names queues: letters, digits, `_` and `-`. `drain_seconds` is how long evaluations
+    may go on after the first signal.
+    """
+
+    name: str
+    slots: int
+    drain_seconds: float = DEFAULT_DRAIN_SECONDS
+    heartbeat_seconds: float = DEFAULT_HEARTBEAT_SECONDS
+    hard_limit_seconds: float | None = DEFAULT_HARD_LIMIT_SECONDS
+    engine_fingerprint: str = field(default_factory=engine_fingerprint)
+    children: ChildSettings = field(default_factory=ChildSettings)
+    traces: TraceProvider | None = None
+
+
+def run_program(address: BrokerAddress, options: WorkerOptions) -> int:
+    """Work for this broker until a signal comes.
+
+    Returns:
+        The exit code: 0 after a first signal, 128 and its number after a second one.
+
+    Raises:
+        SpicaError: the broker cannot be reached or refuses, or no child can be started.
+    """
+    interrupts = _Interrupts()
+    try:
+        asyncio.run(_work(address, options, interrupts))
+    except asyncio.CancelledError:
+        return interrupts.exit_code
+    except BusError as error:
+        raise SpicaError(str(error)) from error
+    except BaseExceptionGroup as group:
+        cause = first_cause(group)
+        if isinstance(cause, ChildStartError):
+            raise SpicaError(f"no replay can be started: {cause}") from group
+        if isinstance(cause, BusError):
+            raise SpicaError(str(cause)) from group
+        raise
+    return 0
+
+
+async def run_worker(bus: Bus, options: WorkerOptions, stop: asyncio.Event) -> None:
+    """Work for this bus until `stop` is set, and then drain; to cancel it stops at once.
+
+    Raises:
+        BusError: the queues are not there and may not be declared, or the bus is away.
+        ExceptionGroup: as `Supervisor.run`.
+    """
+    await declare(bus, requests_queue(options.engine_fingerprint))
+    supervisor = Supervisor(
+        bus,
+        engine_fingerprint=options.engine_fingerprint,
+        slots=options.slots,
+        name=options.name,
+        children=options.children,
+        hard_limit_seconds=options.hard_limit_seconds,
+        traces=options.traces,
+        heartbeat_seconds=options.heartbeat_seconds,
+    )
+
+    async def drain_when_told() -> None:
+        await stop.wait()
+        log.info("worker.draining", worker=options.name, seconds=options.drain_seconds)
+        await supervisor.stop(options.drain_seconds)
+
+    async with asyncio.TaskGroup() as group:
+        draining = group.create_task(drain_when_told())
+        await supervisor.run()
+        draining.cancel()
+
+
+async def _work(address: BrokerAddress, options: WorkerOptions, interrupts: _Interrupts) -> None:
+    interrupts.listen()
+    async with RabbitBus.open(
+        address,
+        name=f"spica-worker-{socket.gethostname()}-{os.getpid()}",
+        private_queues=f"spica.worker.{options.name}",
+        on_state=_log_state,
+    ) as bus:
+        interrupts.can_drain = True
+        await run_worker(bus, options, interrupts.stop)
+
+
+def _log_state(state: BusState, why: str) -> None:
+    if state is BusState.CONNECTED:
+        log.info("worker.bus", state=state.value)
+    else:
+        log.warning("worker.bus", state=state.value, why=why)
+
+
+class _Interrupts:
+    """What SIGTERM and SIGINT do.
+
+    The first one sets `stop`, or cancels the task while there is nothing to drain yet. Each
+    further one cancels it.
+    """
+
+    def __init__(self) -> None:
+        self.stop = asyncio.Event()
+        self.can_drain = False
+        self.exit_code = 0
+        self._task: asyncio.Task[object] | None = None
+
+    def listen(self) -> None:
+        """Take the signals, on behalf of the current task."""
+        self._task = asyncio.current_task()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, self._interrupt, number)
+
+    def _interrupt(self, number: signal.Signals) -> None:
+        assert self._task is not None  # noqa: S101 - for the type checker; set before the handlers
+        if self.stop.is_set():
+            self.exit_code = 128 + number
+        if self.stop.is_set() or not self.can_drain:
+            self._task.cancel()
+        self.stop.set()

@@ -1,0 +1,266 @@
+"""The traces that this host has: found by digest, fetched when absent, kept within a bound."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Final
+
+import platformdirs
+import structlog
+
+from schemas.messages import TraceLoad
+from spica_async.errors import InputError
+from workers.cached_files import (
+    DRAFT_SUFFIX,
+    Identity,
+    cached_path,
+    evict,
+    hold,
+    identity,
+    keep,
+    remove_abandoned,
+    sha256,
+    touch,
+)
+
+DEFAULT_MAX_BYTES: Final = 10 * 2**30
+DEFAULT_FETCH_SECONDS: Final = 240.0
+"""Together with an evaluation's own limit it stays below half an hour, which is how long a broker
+lets a delivery go unsettled."""
+
+_SHOWN_DIGITS: Final = 12
+
+log = structlog.get_logger(__name__)
+
+
+class TraceUnavailableError(Exception):
+    """A trace could be had from nowhere; the message says what was tried, without any secret."""
+
+
+@dataclass(slots=True)
+class _Entry:
+    """A trace that somebody uses or waits for."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    users: int = 0
+    path: Path | None = None
+    held: int | None = None
+    """The descriptor whose lock keeps the cached file; none for a file that is not ours."""
+    failure: tuple[TraceLoad, TraceUnavailableError] | None = None
+
+
+class TraceCache:
+    """Gives traces as local files; made with `open`."""
+
+    def __init__(
+        self, folder: Path, *, max_bytes: int, fetch_seconds: float, pause_seconds: float
+    ) -> None:
+        self.folder = folder
+        self._max_bytes = max_bytes
+        self._fetch_seconds = fetch_seconds
+        self._pause_seconds = pause_seconds
+        self._entries: dict[str, _Entry] = {}
+        self._digests: dict[Identity, str] = {}
+
+    @classmethod
+    def open(
+        cls,
+        folder: Path | None = None,
+        *,
+        max_bytes: int = DEFAULT_MAX_BYTES,
+        fetch_seconds: float = DEFAULT_FETCH_SECONDS,
+        pause_seconds: float = 0.5,
+    ) -> TraceCache:
+        """The cache in `folder`, which is made if need be and rid of abandoned downloads.
+
+        Args:
+            folder: by default the user's cache folder.
+            max_bytes: of all traces in it; only those in use may exceed it.
+            fetch_seconds: the most that it may take until a trace is there.
+            pause_seconds: before the second attempt at a source; doubles with each.
+
+        Raises:
+            InputError: the folder cannot be used.
+        """
+        if folder is None:
+            folder = platformdirs.user_cache_path("spica-async") / "traces"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            remove_abandoned(folder)
+        except OSError as error:
+            raise InputError(f"--trace-cache: {folder}: {_reason(error)}") from error
+        return cls(
+            folder, max_bytes=max_bytes, fetch_seconds=fetch_seconds, pause_seconds=pause_seconds
+        )
+
+    @asynccontextmanager
+    async def use(self, load: TraceLoad) -> AsyncIterator[Path]:
+        """A file with exactly this trace, which stays as long as the context.
+
+        It is looked for in the cache, then where the load says that it lies, then at the load's
+        sources in their order. Of several who want one trace at a time one fetches it.
+
+        Raises:
+            TraceUnavailableError: it is nowhere to be had, or not in time.
+        """
+        entry = self._entries.setdefault(load.sha256, _Entry())
+        entry.users += 1
+        try:
+            yield await self._path(entry, load)
+        finally:
+            entry.users -= 1
+            if not entry.users:
+                del self._entries[load.sha256]
+                if entry.held is not None:
+                    await self._release(entry.held)
+
+    async def _path(self, entry: _Entry, load: TraceLoad) -> Path:
+        problems: list[str] = []
+        try:
+            async with asyncio.timeout(self._fetch_seconds), entry.lock:
+                if entry.path is None:
+                    _raise_again(entry.failure, load)
+                    await self._find(entry, load, problems)
+        except TimeoutError:
+            problems.append(f"not fetched within {self._fetch_seconds:g} s")
+        except OSError as error:
+            # Of the cache's own files; those of a source are handled where it is read.
+            problems.append(f"{self.folder}: {_reason(error)}")
+        if entry.path is not None:
+            return entry.path
+        failure = TraceUnavailableError(
+            f"trace {_short(load)} of {load.size_bytes:,} bytes: {'; '.join(problems)}"
+        )
+        entry.failure = (load, failure)
+        raise failure
+
+    async def _find(self, entry: _Entry, load: TraceLoad, problems: list[str]) -> None:
+        """Set the entry's path, or say in `problems` why not."""
+        entry.held = await self._hold(load)
+        if entry.held is not None:
+            entry.path = cached_path(self.folder, load.sha256)
+        elif await self._is_shared(load, problems):
+            entry.path = Path(load.path)
+        elif load.sources:
+            entry.held = await self._fetch(load, problems)
+            entry.path = None if entry.held is None else cached_path(self.folder, load.sha256)
+        else:
+            problems.append("no sources to fetch it from")
+
+    async def _hold(self, load: TraceLoad) -> int | None:
+        """Lock the cached file, if there is a good one, against eviction."""
+        path = cached_path(self.folder, load.sha256)
+        # Not in a thread, whose result a cancellation would lose, and the lock with it.
+        held = hold(path)
+        if held is None:
+            return None
+        try:
+            if await self._has_digest(path, load):
+                return held
+            log.warning("worker.trace_damaged", path=str(path))
+            path.unlink(missing_ok=True)
+        except BaseException:
+            os.close(held)
+            raise
+        os.close(held)
+        return None
+
+    async def _is_shared(self, load: TraceLoad, problems: list[str]) -> bool:
+        """Whether the trace lies here where it lies for the coordinator."""
+        try:
+            if await self._has_digest(Path(load.path), load):
+                return True
+            problems.append(f"{load.path}: is not this trace")
+        except (OSError, ValueError) as error:  # The latter of a path that holds a null byte.
+            problems.append(f"{load.path}: {_reason(error)}")
+        return False
+
+    async def _fetch(self, load: TraceLoad, problems: list[str]) -> int | None:
+        """Download from the first source that has the trace, and lock the cached file."""
+        from workers.fetch import SourceError, fetch, shown  # noqa: PLC0415 - heavy, seldom needed
+
+        began = time.monotonic()
+        # Somebody may have cleared it away since the start.
+        self.folder.mkdir(parents=True, exist_ok=True)
+        await self._make_room(load.size_bytes)
+        for source in load.sources:
+            # Unbuffered, so that a full disk shows while writing and never while closing.
+            with NamedTemporaryFile(
+                dir=self.folder, prefix=_short(load) + "-", suffix=DRAFT_SUFFIX, buffering=0
+            ) as draft:
+                try:
+                    await fetch(load, source, draft, pause_seconds=self._pause_seconds)
+                except SourceError as error:
+                    log.warning("worker.trace_source_failed", problem=str(error))
+                    problems.append(str(error))
+                    continue
+                await asyncio.to_thread(os.fsync, draft.fileno())
+                self._digests[identity(os.fstat(draft.fileno()))] = load.sha256
+                if not keep(draft.fileno(), draft.name, cached_path(self.folder, load.sha256)):
+                    log.info("worker.trace_fetched_twice", trace=_short(load))
+                held = await self._hold(load)
+            if held is not None:
+                seconds = round(time.monotonic() - began, 3)
+                log.info(
+                    "worker.trace_fetched",
+                    trace=_short(load),
+                    source=shown(source.url),
+                    seconds=seconds,
+                )
+                return held
+            problems.append("evicted or damaged as soon as it was fetched")
+        return None
+
+    async def _has_digest(self, path: Path, load: TraceLoad) -> bool:
+        """Whether it is the trace's file; an unchanged file is read through once."""
+        status = await asyncio.to_thread(path.stat)
+        if not stat.S_ISREG(status.st_mode) or status.st_size != load.size_bytes:
+            return False
+        known = self._digests.get(identity(status))
+        if known is None:
+            known = await asyncio.to_thread(sha256, path)
+            self._digests[identity(status)] = known
+        return known == load.sha256
+
+    async def _make_room(self, size_bytes: int) -> None:
+        try:
+            await asyncio.to_thread(evict, self.folder, self._max_bytes - size_bytes)
+        except OSError as error:
+            # There may be room all the same; whether there is, the download will show.
+            log.warning("worker.trace_eviction_failed", error=str(error))
+
+    async def _release(self, held: int) -> None:
+        """Let a cached file go, and bring the cache back to its bound."""
+        try:
+            touch(held)
+        except OSError as error:
+            log.warning("worker.trace_use_not_noted", error=str(error))
+        finally:
+            os.close(held)
+        await self._make_room(0)
+
+
+def _raise_again(failure: tuple[TraceLoad, TraceUnavailableError] | None, load: TraceLoad) -> None:
+    """Let those who waited share the failure, instead of failing one after the other."""
+    if failure is None:
+        return
+    failed, error = failure
+    if failed.path == load.path and failed.sources == load.sources:
+        raise error
+
+
+def _short(load: TraceLoad) -> str:
+    return load.sha256[:_SHOWN_DIGITS]
+
+
+def _reason(error: OSError | ValueError) -> str:
+    text = error.strerror if isinstance(error, OSError) else None
+    return (text or str(error)).lower()
