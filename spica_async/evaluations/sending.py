@@ -21,6 +21,7 @@ from spica_async.evaluations.lost import LostRequests
 from spica_async.fleet import Fleet
 
 _SEND_ATTEMPTS = 10
+_MENDING_PAUSE_SECONDS = 1.0
 
 log = structlog.get_logger(__name__)
 
@@ -126,6 +127,8 @@ class RequestSender:
             if not missing:
                 return
             log.warning("coordinator.queues_missing", queues=[spec.name for spec in missing])
+            # Consumers must have heard of the deletion before there is a queue of that name again.
+            await asyncio.sleep(_MENDING_PAUSE_SECONDS)
             await self.declare()
             if self._requests in missing:
                 held = self._fleet.held(self._now)
