@@ -123,11 +123,7 @@ class BranchSearch:
                 self._observer.progressed(self)
 
     def stop(self) -> frozenset[asyncio.Task[None]]:
-        """Propose nothing more; `run` then only ends by itself if no round is under way.
-
-        Returns:
-            What goes on: the evaluations that nobody has given up.
-        """
+        """Propose nothing more. See `Search.stop`."""
         self._stopped = True
         return frozenset(self._evaluating)
 
@@ -290,14 +286,13 @@ class Search:
             for branch in self.branches:
                 group.create_task(run_branch(branch))
 
-    async def wind_down(self) -> None:
-        """Propose nothing more, and wait for the evaluations that have not been given up.
+    def stop(self) -> frozenset[asyncio.Task[None]]:
+        """Propose nothing more; `run` goes on taking results, and has to be cancelled in the end.
 
-        Their results are taken as ever, by `run`; which has then to be cancelled.
+        Returns:
+            The evaluations under way; each ends with its result, or when it is given up.
         """
-        going_on = {task for branch in self.branches for task in branch.stop()}
-        if going_on:
-            await asyncio.wait(going_on)
+        return frozenset(task for branch in self.branches for task in branch.stop())
 
 
 def enumerable_points(config: SmartSearchConfig, space: BranchSpace) -> int | None:

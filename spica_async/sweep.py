@@ -125,8 +125,10 @@ class Sweep:
     async def _wind_down(self, search: Search, evaluations: Evaluations) -> None:
         try:
             async with asyncio.timeout(self.grace_seconds):
+                evaluating = search.stop()
                 await evaluations.cancel(self.grace_seconds)
-                await search.wind_down()
+                if evaluating:
+                    await asyncio.wait(evaluating)
         except TimeoutError:
             log.info("coordinator.grace_ended", seconds=self.grace_seconds)
         except BusError as error:

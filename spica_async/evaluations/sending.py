@@ -21,6 +21,7 @@ from spica_async.evaluations.lost import LostRequests
 from spica_async.fleet import Fleet
 
 _SEND_ATTEMPTS = 10
+"""After so many declarations in a row somebody does not want the queue to be there."""
 _MENDING_PAUSE_SECONDS = 1.0
 
 log = structlog.get_logger(__name__)

@@ -14,8 +14,8 @@ from aio_pika.abc import AbstractChannel
 from spica_async.bus.address import BrokerAddress
 from spica_async.bus.port import AccessRefusedError, BusUnavailableError, QueueSpec
 from spica_async.bus.rabbitmq.bus import (
-    EXCHANGES,
     DEFAULT_CONNECT_SECONDS,
+    EXCHANGES,
     queue_arguments,
 )
 from spica_async.bus.rabbitmq.errors import (

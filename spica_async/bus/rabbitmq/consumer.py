@@ -26,7 +26,7 @@ from spica_async.bus.rabbitmq.link import Link, close_channel, pauses
 
 log = structlog.get_logger(__name__)
 
-_REFRESH_SECONDS: Final = 120.0
+_REFRESH_SECONDS: Final = 60.0
 """An idle consumer moves to a new channel after so long. RabbitMQ 3.10 forgets to tell a consumer
 whose queue is deleted and declared again at once, and hands it nothing more for ever."""
 

@@ -332,7 +332,7 @@ async def test_a_cancelled_search_keeps_what_it_has_found(
     assert [candidate.candidate_id for candidate in run.search.candidates] == recorded
 
 
-async def test_what_is_proposed_after_the_search_was_to_wind_down_is_not_taken(
+async def test_what_is_proposed_after_the_search_was_stopped_is_not_taken(
     make_config: Callable[..., SmartSearchConfig], make_sweep_plan: Callable[..., SweepPlan]
 ) -> None:
     class SlowSampler(ScriptedSampler):
@@ -344,21 +344,21 @@ async def test_what_is_proposed_after_the_search_was_to_wind_down_is_not_taken(
     asked, go_on = asyncio.Event(), asyncio.Event()
     config = make_config({**SEARCHED, "gpu_budget": 2}, sweep={"candidates_per_round": 2})
 
-    async def wind_down(run: Run, task: asyncio.Task[None]) -> None:
+    async def stop(run: Run, task: asyncio.Task[None]) -> None:
         await asked.wait()
-        await run.search.wind_down()
+        assert run.search.stop() == frozenset()
         go_on.set()
         await asyncio.sleep(0.01)
         assert not task.done()
         task.cancel()
 
-    winding_down: list[asyncio.Task[None]] = []
+    stopping: list[asyncio.Task[None]] = []
     run = await run_search(
         make_sweep_plan(config),
         make_sampler=lambda _: SlowSampler(seqs(256, 512)),
-        started=lambda *started: winding_down.append(asyncio.ensure_future(wind_down(*started))),
+        started=lambda *started: stopping.append(asyncio.ensure_future(stop(*started))),
     )
-    await winding_down[0]
+    await stopping[0]
     assert run.branch.state.attempts == 0
     assert run.worker.requests == []
 
