@@ -17,7 +17,10 @@ WorkerState = Literal["starting", "ready", "draining"]
 
 
 class EvaluationStart(MessageModel):
-    """An evaluation has a slot; told once, also when it runs again after a child's death."""
+    """An evaluation has a slot, and has had it for a moment.
+
+    Told once, also when it runs again after a child's death, and not at all when it ends at once.
+    """
 
     evaluation_id: str = Field(min_length=1)
     sweep_id: str = Field(min_length=1)

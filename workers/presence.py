@@ -30,7 +30,9 @@ from spica_async.bus.topology import (
 )
 from workers.tally import Tally
 
-_UNTOLD_NEWS = 256
+_UNTOLD_STARTS = 256
+_TELLING_SECONDS = 0.25
+"""Who has ended after so long again need not be told of: an event costs as much as a result."""
 _GOODBYE_SECONDS = 2.0
 
 
@@ -48,6 +50,15 @@ class Identity:
     def source(self) -> str:
         """The sender in an envelope."""
         return f"spica/worker/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """An evaluation that got a slot, to be told of when the loop's clock shows `due`."""
+
+    request: EvaluationRequest
+    slot: int
+    due: float
 
 
 class Presence:
@@ -81,7 +92,7 @@ class Presence:
         self._state: WorkerState = "starting"
         self._retired: dict[int, str] = {}
         self._troubles: dict[int, str] = {}
-        self._news: deque[tuple[str, Envelope[Any]]] = deque(maxlen=_UNTOLD_NEWS)
+        self._starts: deque[_Start] = deque(maxlen=_UNTOLD_STARTS)
         self._heartbeat_wanted = True
         self._wake = asyncio.Event()
 
@@ -104,7 +115,7 @@ class Presence:
         )
 
     async def run(self) -> None:
-        """Tell everything in order until cancelled."""
+        """Tell everything until cancelled."""
         time = asyncio.get_running_loop().time
         next_heartbeat = time()
         while True:
@@ -112,10 +123,11 @@ class Presence:
                 self._heartbeat_wanted = False
                 next_heartbeat = time() + self._interval_seconds
                 await self._tell(WORKER_HEARTBEAT_TOPIC, self._heartbeat())
-            while self._news:
-                await self._tell(*self._news.popleft())
+            while self._starts and self._starts[0].due <= time():
+                await self._tell_start(self._starts.popleft())
+            next_start = self._starts[0].due if self._starts else next_heartbeat
             try:
-                async with asyncio.timeout_at(next_heartbeat):
+                async with asyncio.timeout_at(min(next_heartbeat, next_start)):
                     await self._wake.wait()
             except TimeoutError:
                 continue
@@ -138,24 +150,13 @@ class Presence:
         self._wake.set()
 
     def evaluation_started(self, request: EvaluationRequest, slot: int) -> None:
-        """Tell that an evaluation has a slot."""
-        start = EvaluationStart(
-            evaluation_id=request.evaluation_id,
-            sweep_id=request.sweep_id,
-            worker=self._identity.name,
-            slot=slot,
-        )
-        if len(self._news) == _UNTOLD_NEWS:
-            self._tally.add("event_lost", error=f"{_UNTOLD_NEWS} wait for the bus already")
-        self._news.append(
-            (
-                EVALUATION_STARTED_TOPIC,
-                EvaluationStarted(
-                    source=self._identity.source, subject=request.evaluation_id, data=start
-                ),
-            )
-        )
-        self._wake.set()
+        """Tell that an evaluation has a slot, a moment later and if it has it still."""
+        if len(self._starts) == _UNTOLD_STARTS:
+            self._tally.add("event_lost", error=f"{_UNTOLD_STARTS} wait for the bus already")
+        due = asyncio.get_running_loop().time() + _TELLING_SECONDS
+        self._starts.append(_Start(request, slot, due))
+        if len(self._starts) == 1:
+            self._wake.set()
 
     def slot_ready(self, slot: int) -> None:
         """A slot takes requests, whatever was the trouble before."""
@@ -186,6 +187,19 @@ class Presence:
         return WorkerHeartbeat(
             source=self._identity.source, subject=self._identity.name, data=self.status
         )
+
+    async def _tell_start(self, start: _Start) -> None:
+        evaluation_id = start.request.evaluation_id
+        if evaluation_id not in self._held():
+            return
+        data = EvaluationStart(
+            evaluation_id=evaluation_id,
+            sweep_id=start.request.sweep_id,
+            worker=self._identity.name,
+            slot=start.slot,
+        )
+        event = EvaluationStarted(source=self._identity.source, subject=evaluation_id, data=data)
+        await self._tell(EVALUATION_STARTED_TOPIC, event)
 
     async def _tell(self, topic: str, envelope: Envelope[Any]) -> None:
         try:

@@ -301,10 +301,17 @@ class RabbitBus:
         async def once() -> ResultT:
             return await attempt()
 
-        attempts = AsyncRetrying(wait=pauses(), retry=retry_if_exception_type(TransientError))
         try:
             async with asyncio.timeout(self._patience_seconds):
                 with self._report.slow_after(_SLOW_PUBLISH_SECONDS):
+                    try:
+                        # Nearly always enough, and a tenth of the whole verb's time cheaper.
+                        return await attempt()
+                    except TransientError:
+                        pass
+                    attempts = AsyncRetrying(
+                        wait=pauses(), retry=retry_if_exception_type(TransientError)
+                    )
                     # A coroutine function, since the library does not await what others return.
                     result: ResultT = await attempts(once)
                     return result

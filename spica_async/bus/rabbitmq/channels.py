@@ -37,6 +37,8 @@ class ReusedChannel:
         Raises:
             TransientError: the connection was lost meanwhile.
         """
+        if self._channel is not None and not self._channel.is_closed:
+            return self._channel
         async with self._opening:
             if self._channel is None or self._channel.is_closed:
                 if self._prepare is not None:

@@ -23,10 +23,11 @@ from support.worker_desk import (
 )
 
 from schemas.control import ROLL_CALL, SWEEP_CANCELLED
-from schemas.events import WorkerLeft
+from schemas.events import EvaluationStarted, WorkerLeft
 from schemas.messages import EvaluationRequest, Measurement, TraceLoad, TraceSource
 from spica_async.bus.memory import MemoryBus
 from spica_async.bus.port import BusUnavailableError, Message
+from spica_async.bus.topology import EVALUATION_STARTED_TOPIC
 from spica_async.engine.versions import engine_versions
 from workers.port import ChildDeaths
 from workers.traces import TraceUnavailableError
@@ -116,13 +117,27 @@ class TestPresence:
                 await asyncio.Event().wait()
 
         monkeypatch.setattr("workers.presence._GOODBYE_SECONDS", 0.01)
-        monkeypatch.setattr("workers.presence._UNTOLD_NEWS", 2)
+        monkeypatch.setattr("workers.presence._UNTOLD_STARTS", 2)
         desk = await open_desk(SlowBus())
         async with desk.working() as supervisor:
             await desk.send(*(desk.request() for _ in range(5)))
             await desk.results(5)
         # Two starts wait to be told, three have no room, and there was no goodbye.
         assert supervisor.oddities == {"event_lost": 4}
+
+    async def test_only_what_runs_for_a_moment_is_told_of(self) -> None:
+        desk = await open_desk()
+        async with desk.bus.subscribe(EVALUATION_STARTED_TOPIC) as events, desk.working():
+            await desk.send(desk.request(), desk.request())
+            await desk.results(2)
+            desk.behave = hang_in("sweep")
+            long = desk.request()
+            await desk.send(long)
+            async with asyncio.timeout(10):
+                event = await anext(events)
+        assert EvaluationStarted.model_validate_json(event.message.body).subject == (
+            long.evaluation_id
+        )
 
 
 class TestCancelling:
