@@ -11,7 +11,7 @@ BROKER := /usr/lib/rabbitmq/bin/rabbitmq-server
 export UV_FIND_LINKS :=
 export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 
-.PHONY: run test test-slow bench lint format lock setup broker schemas clean help
+.PHONY: run test test-slow bench bench-messaging soak lint format lock setup broker schemas clean help
 
 help: ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -27,6 +27,12 @@ test-slow: setup broker ## The tests that need minutes: real traces, real sweeps
 
 bench: setup ## The published planner and router sweeps on a real trace (half an hour).
 	$(BIN)/python benchmarks/published_sweeps.py planner router
+
+bench-messaging: setup broker ## What messaging over RabbitMQ costs, against its goals (some minutes).
+	$(BIN)/python benchmarks/messaging.py
+
+soak: setup broker ## Ten minutes of random faults; every sweep must end with exactly its budget.
+	$(BIN)/python benchmarks/soak.py --seconds 600 --seed 1
 
 lint: setup ## ruff and mypy.
 	$(BIN)/ruff check .

@@ -7,6 +7,7 @@ request may be evaluated twice but is never lost.
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -45,6 +46,9 @@ _FRESH_FOR = timedelta(seconds=30)
 """Of a newer request nobody asks whether it is still awaited: that costs a millisecond."""
 _TRACE_DELIVERIES = 3
 """A trace that so many deliveries before this one could not be had for will not be waited for."""
+_SUSPECT_DELIVERIES = 3
+"""What came back so often may be what takes its workers down."""
+_SUSPECT_PAUSE_SECONDS = 2.0
 
 log = structlog.get_logger(__name__)
 
@@ -100,6 +104,7 @@ class Handler:
         self._presence = presence
         self._tally = tally
         self._ledger = Ledger()
+        self._one_suspect = asyncio.Lock()
         self._log = log.bind(worker=identity.name)
 
     async def handle(self, slot: EvaluationSlot, delivery: Delivery) -> Handled:
@@ -157,7 +162,8 @@ class Handler:
             if answer is not None:
                 self._log.info("worker.answered_again", evaluation=request.evaluation_id)
                 return answer
-            result = await self._measure(slot, request, holding, delivery_count)
+            async with self._apart_if_suspect(delivery_count):
+                result = await self._measure(slot, request, holding, delivery_count)
             answer = to_message(
                 EvaluationCompleted(
                     source=self._identity.source, subject=request.evaluation_id, data=result
@@ -165,6 +171,20 @@ class Handler:
             )
             self._ledger.keep_answer(key, answer)
             return answer
+
+    @asynccontextmanager
+    async def _apart_if_suspect(self, delivery_count: int) -> AsyncIterator[None]:
+        """Have one request at a time that came back often, since it may take this worker down.
+
+        Those that it takes along come back as often, and together with it. Whoever of them is
+        evaluated before it, by chance, is out of danger.
+        """
+        if delivery_count < _SUSPECT_DELIVERIES:
+            yield
+            return
+        await asyncio.sleep(random.uniform(0, _SUSPECT_PAUSE_SECONDS))  # noqa: S311 - no secret
+        async with self._one_suspect:
+            yield
 
     async def _measure(
         self,

@@ -72,6 +72,35 @@ async def test_a_request_that_comes_again_later_is_answered_by_the_same_result()
     assert desk.evaluated_ids == [request.evaluation_id, other.evaluation_id]
 
 
+async def test_what_came_back_often_is_evaluated_apart_from_its_like(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("workers.handling._SUSPECT_PAUSE_SECONDS", 0.01)
+    desk = await open_desk()
+    suspects = [desk.request() for _ in range(4)]
+    innocent = desk.request()
+    running: set[str] = set()
+    most: list[int] = []
+
+    async def watch(slot: FakeSlot, request: EvaluationRequest, deaths: ChildDeaths) -> Measurement:
+        running.add(request.evaluation_id)
+        most.append(len(running - {innocent.evaluation_id}))
+        await asyncio.sleep(0.02)
+        running.remove(request.evaluation_id)
+        return feasible()
+
+    desk.behave = watch
+    await desk.send(*suspects)
+    for _ in range(3):
+        async with desk.bus.consume(REQUESTS.name, prefetch=4) as consumer:
+            for _ in suspects:
+                await anext(consumer)
+    await desk.send(innocent)
+    async with desk.working(slots=5):
+        assert len(await desk.results(5)) == 5
+    assert max(most) == 1
+
+
 async def test_another_sweeps_evaluation_of_the_same_id_is_another_one() -> None:
     desk = await open_desk()
     async with desk.working():
