@@ -221,6 +221,9 @@ class RabbitBus:
         if not self._publishing.is_connected:
             raise BusUnavailableError(f"event {topic}: the broker is away")
         try:
+            # In its own time: a broker with a thousand newcomers takes seconds, and a channel that
+            # is given up while it opens would never be had.
+            await self._events.get()
             async with asyncio.timeout(_EVENT_SECONDS):
                 await self._tell(self._events, EVENTS_EXCHANGE, topic, message)
         except (TimeoutError, TransientError) as error:

@@ -16,7 +16,11 @@ log = structlog.get_logger(__name__)
 
 
 class ReusedChannel:
-    """One channel, opened when it is first needed and again when it was closed."""
+    """One channel, opened when it is first needed and again when it was closed.
+
+    What it needs of the broker may be the reason why it was closed; `prepare` is called before it
+    is opened again.
+    """
 
     def __init__(
         self,
@@ -41,7 +45,7 @@ class ReusedChannel:
             return self._channel
         async with self._opening:
             if self._channel is None or self._channel.is_closed:
-                if self._prepare is not None:
+                if self._channel is not None and self._prepare is not None:
                     await self._prepare()
                 self._channel = await self._link.open_channel(confirms=self._confirms)
                 self._channel.close_callbacks.add(_log_end)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
@@ -134,7 +135,8 @@ class RabbitConsumer:
 
     async def _wait_for_end(self) -> bool:
         try:
-            async with asyncio.timeout(_REFRESH_SECONDS):
+            # Not all at once: those of a fleet began together.
+            async with asyncio.timeout(_REFRESH_SECONDS * random.uniform(1, 2)):  # noqa: S311 - no secret
                 await self._ended.wait()
         except TimeoutError:
             return False
@@ -156,6 +158,8 @@ class RabbitConsumer:
                 self._ended.set()
 
         async def deliver(incoming: AbstractIncomingMessage) -> None:
+            if life.ended:
+                return  # The channel is about to close, which gives the message back.
             delivery = RabbitDelivery(self._queue, life, incoming)
             if self._taking:
                 self._inbox.put(delivery)

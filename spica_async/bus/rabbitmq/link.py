@@ -17,6 +17,7 @@ from spica_async.bus.port import AccessRefusedError, BusUnavailableError
 from spica_async.bus.rabbitmq.background import in_background
 from spica_async.bus.rabbitmq.errors import TransientError, explanation, translated
 from spica_async.bus.rabbitmq.state import BusState, OnState
+from spica_async.bus.rabbitmq.tolerance import tolerate_unreadable_properties
 
 log = structlog.get_logger(__name__)
 
@@ -65,6 +66,7 @@ class Link:
             AccessRefusedError: the broker refuses the user or the virtual host.
             BusUnavailableError: it could not be reached in `connect_seconds`.
         """
+        tolerate_unreadable_properties()
         link = cls(address, name, on_change)
         async with in_background(link._keep(), name=name) as keeper:
             waiting = asyncio.ensure_future(link.connection())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from contextlib import suppress
 
 import pytest
@@ -221,3 +222,22 @@ class TestMemoryAlarm:
             with pytest.raises(BusUnavailableError, match=r"0\.5 s"):
                 await bus.publish("work", message("a"))
             await asyncio.to_thread(broker_vhost.node.set_memory_alarm, on=False)
+
+
+async def test_an_idle_consumer_moves_to_a_new_channel_and_loses_nothing(
+    bus: RabbitBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spica_async.bus.rabbitmq.consumer._REFRESH_SECONDS", 0.005)
+    channels = set()
+    taken = []
+    async with bus.consume("work", prefetch=1) as consumer:
+        for number in range(60):
+            await bus.publish("work", message(str(number)))
+            delivery = await take(consumer)
+            channels.add(consumer._channel)  # type: ignore[attr-defined]  # our own class
+            taken.append(delivery.message.message_id)
+            # What was handed out can be settled: it would be evaluated twice otherwise.
+            await delivery.ack()
+            await asyncio.sleep(random.uniform(0, 0.02))
+    assert taken == [str(number) for number in range(60)]
+    assert len(channels) > 5

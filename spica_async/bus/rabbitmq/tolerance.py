@@ -1,0 +1,43 @@
+"""Lets the client library live with messages whose properties it cannot read.
+
+Anybody may publish to a queue what is not UTF-8, or a date beyond all calendars. The library fails
+on such a property in the middle of its connection and closes that; the broker then hands out the
+same message again, to the next connection, for ever. There is no option against it, so its reader
+of properties is wrapped, once for the process.
+"""
+
+from __future__ import annotations
+
+from functools import cache, wraps
+
+from pamqp.commands import Basic
+from pamqp.header import ContentHeader
+
+
+@cache
+def tolerate_unreadable_properties() -> None:
+    """Have messages arrive without the properties that cannot be read, or that nobody here reads.
+
+    Without a type they are refused like other garbage.
+    """
+    unmarshal = ContentHeader.unmarshal
+
+    @wraps(unmarshal)
+    def tolerant(self: ContentHeader, data: bytes) -> None:
+        try:
+            unmarshal(self, data)
+        except Exception:  # noqa: BLE001 - whatever is wrong with them, they are somebody else's
+            # The size of the body stands before the properties and has been read.
+            self.properties = Basic.Properties()
+            return
+        read = self.properties
+        # The library decodes some of the others, such as dates, only later, and fails then.
+        self.properties = Basic.Properties(
+            content_type=read.content_type,
+            headers=read.headers,
+            message_id=read.message_id,
+            message_type=read.message_type,
+            reply_to=read.reply_to,
+        )
+
+    ContentHeader.unmarshal = tolerant  # type: ignore[method-assign]  # see the module's docstring
