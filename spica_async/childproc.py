@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 HEADER_BYTES: Final = 4
+_BROKER_VARIABLES: Final = "SPICA_BUS"
 
 
 def frame(payload: bytes) -> bytes:
@@ -56,8 +57,10 @@ def child_environment(import_paths: Iterable[str] = (), **variables: str) -> dic
     """
     # An empty entry of sys.path stands for the current folder.
     own_paths = (path or str(Path.cwd()) for path in sys.path)
+    # Where the broker is and the password for it are no business of whatever a child loads.
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(_BROKER_VARIABLES)}
     return {
-        **os.environ,
+        **inherited,
         "PYTHONPATH": os.pathsep.join([*import_paths, *own_paths]),
         "OMP_NUM_THREADS": "1",
         "OPENBLAS_NUM_THREADS": "1",

@@ -90,6 +90,9 @@ class Fleet:
     Args:
         fingerprint: of the engine that our requests are for.
         versions: of the same engine's parts, to tell what another one differs in.
+
+    Attributes:
+        obstacle: what keeps requests from all workers, if anything does.
     """
 
     def __init__(self, fingerprint: str, versions: Mapping[str, str]) -> None:
@@ -97,6 +100,7 @@ class Fleet:
         self._versions = dict(versions)
         self._workers: dict[str, _Worker] = {}
         self._ended: set[str] = set()
+        self.obstacle: str | None = None
 
     def heard(self, event: WorkerEvent, now: float) -> None:
         """Take what a worker tells; without effect if it has told something newer."""
@@ -151,9 +155,8 @@ class Fleet:
             foreign=len(foreign),
             differences=differences,
             troubles=tuple(f"{s.worker}: {s.trouble}" for s, _ in ours if s.trouble),
-            waiting_for=self._waiting_for(
-                [status for status, _ in ours], len(foreign), differences
-            ),
+            waiting_for=self.obstacle
+            or self._waiting_for([status for status, _ in ours], len(foreign), differences),
         )
 
     def _forget_the_gone(self, now: float) -> None:

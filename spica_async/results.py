@@ -22,8 +22,8 @@ from spica_async.plan.types import SweepPlan
 
 
 def new_sweep_id() -> str:
-    """A name that sorts by time and that no other sweep has, e.g. `20260102-030405-9f3a`."""
-    return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+    """A name that sorts by time and that no other sweep has, e.g. `20260102-030405-9f3a02c7`."""
+    return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
 
 
 class ResultsFolder:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum, auto
@@ -25,6 +25,7 @@ from schemas.messages import (
     TraceLoad,
 )
 from spica_async.bus.port import (
+    AccessRefusedError,
     Bus,
     BusError,
     BusUnavailableError,
@@ -46,8 +47,10 @@ _FRESH_FOR = timedelta(seconds=30)
 """Of a newer request nobody asks whether it is still awaited: that costs a millisecond."""
 _TRACE_DELIVERIES = 3
 """A trace that so many deliveries before this one could not be had for will not be waited for."""
-_SUSPECT_DELIVERIES = 3
-"""What came back so often may be what takes its workers down."""
+_SUSPECT_DELIVERIES = 10
+"""What came back so often, and not for restarts of brokers and fleets, may be what takes its
+workers down."""
+_SUSPECT_WAIT_SECONDS = 60.0
 _SUSPECT_PAUSE_SECONDS = 2.0
 
 log = structlog.get_logger(__name__)
@@ -121,7 +124,10 @@ class Handler:
         if await self._is_orphan(addressed, delivery.delivery_count):
             return Handled(Settlement.ACK)
         try:
-            answer = await self._answer(slot, addressed.request, delivery.delivery_count)
+            # Held until the answer is with the bus: to be looked for in vain is to be sent again.
+            async with self._holdings.hold(addressed.request) as holding:
+                answer = await self._answer(slot, addressed, holding, delivery.delivery_count)
+                return await self._publish(addressed, answer)
         except EvaluationCancelledError:
             if not slot.is_warm:
                 await slot.end()
@@ -130,7 +136,6 @@ class Handler:
         except TraceUnavailableError as error:
             self._tally.add("trace_unavailable", error=str(error))
             return Handled(Settlement.REQUEUE, trouble=str(error))
-        return await self._publish(addressed, answer)
 
     async def _is_orphan(self, addressed: AddressedRequest, delivery_count: int) -> bool:
         """Whether nobody waits for the result any more, because its queue is gone."""
@@ -147,17 +152,21 @@ class Handler:
         return False
 
     async def _answer(
-        self, slot: EvaluationSlot, request: EvaluationRequest, delivery_count: int
+        self,
+        slot: EvaluationSlot,
+        addressed: AddressedRequest,
+        holding: Holding,
+        delivery_count: int,
     ) -> Message:
         """The result, which is measured here unless it is known, or about to be by another slot.
 
         Raises:
-            EvaluationCancelledError: nobody waits for it any more.
             TraceUnavailableError: it cannot be measured now.
             ChildStartError: it cannot be measured in this slot.
         """
+        request = addressed.request
         key = key_of(request)
-        async with self._holdings.hold(request) as holding, self._ledger.claim(key):
+        async with self._ledger.claim(key):
             answer = self._ledger.answer(key)
             if answer is not None:
                 self._log.info("worker.answered_again", evaluation=request.evaluation_id)
@@ -183,7 +192,11 @@ class Handler:
             yield
             return
         await asyncio.sleep(random.uniform(0, _SUSPECT_PAUSE_SECONDS))  # noqa: S311 - no secret
-        async with self._one_suspect:
+        async with AsyncExitStack() as turn:
+            with suppress(TimeoutError):
+                # Not for ever: a request can be held for so long only.
+                async with asyncio.timeout(_SUSPECT_WAIT_SECONDS):
+                    await turn.enter_async_context(self._one_suspect)
             yield
 
     async def _measure(
@@ -253,6 +266,10 @@ class Handler:
             # has a queue again, or is known to have none.
             self._tally.add("result_unpublished", evaluation=_id(addressed), error=str(error))
             return Handled(Settlement.REQUEUE)
+        except AccessRefusedError as error:
+            # That is this worker's fault, and no other's.
+            self._tally.add("result_unpublished", evaluation=_id(addressed), error=str(error))
+            return Handled(Settlement.REQUEUE, trouble=f"may not send results: {error}")
         except BusError as error:
             self._tally.add("result_refused", evaluation=_id(addressed), error=str(error))
             return Handled(Settlement.DEAD_LETTER)

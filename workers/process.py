@@ -17,7 +17,6 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from schemas.envelope import MAX_MESSAGE_BYTES
-from spica_async.bus.address import URL_VARIABLE
 from spica_async.childproc import child_environment
 from workers.child import ChildGreeting
 from workers.groups import live_members, signal_group
@@ -197,12 +196,10 @@ async def spawn_child(settings: ChildSettings, log_path: Path | None) -> ChildPr
 
 
 def _environment(settings: ChildSettings) -> dict[str, str]:
-    environment = child_environment(
+    return child_environment(
         settings.import_paths,
         # Under kv_router the engine otherwise logs a line per request.
         DYN_LOG="error",
         RUST_LOG="error",
         NUMEXPR_NUM_THREADS="1",
     )
-    # Where the broker is and the password for it are no business of an evaluator's.
-    return {k: v for k, v in environment.items() if not k.startswith(URL_VARIABLE)}

@@ -210,6 +210,7 @@ class Bus(Protocol):
 
         Raises:
             QueueNotFoundError: there is no such queue.
+            QueueConflictError: it belongs to somebody alone.
         """
 
     async def publish(self, queue: str, message: Message) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 from collections.abc import AsyncIterator, Sequence
@@ -151,7 +152,9 @@ async def offered(
         return
     address = options.address
     host = options.trace_host or (_LOOPBACK if address.is_loopback else _EVERY_ADDRESS[0])
-    advertised = _own_address(address) if host in _EVERY_ADDRESS else host
+    advertised = host
+    if host in _EVERY_ADDRESS:
+        advertised = await asyncio.to_thread(_own_address, address)
     async with TraceServer.open(
         trace, host=host, port=options.trace_port, advertised_host=advertised
     ) as server:

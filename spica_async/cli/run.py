@@ -29,6 +29,7 @@ from workers.process import ChildStartError
 from workers.program import WorkerOptions, run_worker
 from workers.settings import ENGINE_WARM_UP, ChildSettings, default_slots, slots_that_fit
 from workers.supervisor import default_name
+from workers.traces import TraceCache
 
 _EXIT_CODES: dict[SweepStatus, int] = {"nothing_feasible": 3, "interrupted": EXIT_INTERRUPTED}
 _WARM_UP_WITH_PLANNER = "spica_async.engine.evaluation:warm_up_with_planner"
@@ -135,6 +136,8 @@ async def _run(inputs: Inputs, options: RunOptions, slots: int, display: Display
                 slots=slots,
                 drain_seconds=0,
                 hard_limit_seconds=options.broker.hard_limit_seconds if options.broker else None,
+                # Over a broker it takes requests of other sweeps, too.
+                traces=TraceCache.open() if options.broker else None,
                 children=ChildSettings(
                     warm_up=_WARM_UP_WITH_PLANNER if planner else ENGINE_WARM_UP,
                     log_folder=folder.logs,
@@ -190,14 +193,13 @@ async def _local_worker(bus: Bus, worker: WorkerOptions) -> AsyncIterator[None]:
             finally:
                 stop.set()
     except BaseExceptionGroup as error:
+        if error.split((SpicaError, ChildStartError, BusError))[1] is not None:
+            raise
         told = error.subgroup(SpicaError)
         if told is not None:
             # The sweep's own word, where both of them have lost the broker.
             raise first_cause(told) from None
-        known = error.subgroup((ChildStartError, BusError))
-        if known is None:
-            raise
-        cause = first_cause(known)
+        cause = first_cause(error)
         started = not isinstance(cause, ChildStartError)
         what = "the worker in this process failed" if started else "no replay could be started"
         raise SpicaError(f"{what}: {cause}; see {worker.children.log_folder}") from None

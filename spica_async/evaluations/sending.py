@@ -8,6 +8,7 @@ from collections.abc import Iterable
 import structlog
 
 from spica_async.bus.port import (
+    AccessRefusedError,
     Bus,
     Message,
     QueueConflictError,
@@ -23,6 +24,8 @@ from spica_async.fleet import Fleet
 _SEND_ATTEMPTS = 10
 """After so many declarations in a row somebody does not want the queue to be there."""
 _MENDING_PAUSE_SECONDS = 1.0
+_OPERATOR_SECONDS = 2.0
+_OPERATORS_TURN = "`spica-async topology declare` does, with an operator's rights"
 
 log = structlog.get_logger(__name__)
 
@@ -51,6 +54,7 @@ class RequestSender:
         self._lost = LostRequests(lost_after_seconds)
         self._messages: dict[str, Message] = {}
         self._mending = asyncio.Lock()
+        self._unmended: set[str] = set()
         self._stopped = False
 
     async def declare(self) -> None:
@@ -62,15 +66,9 @@ class RequestSender:
         try:
             await declare(self._bus, self._requests, self._results)
         except QueueConflictError as error:
-            raise SpicaError(
-                f"a queue exists with other arguments than ours: {error};"
-                " whoever declared it must delete it"
-            ) from error
-        except QueueNotFoundError as error:
-            raise SpicaError(
-                f"a queue is missing, and this user may not declare it: {error};"
-                " `spica-async topology declare` does, with an operator's rights"
-            ) from error
+            raise _conflict(error) from error
+        except AccessRefusedError as error:
+            raise SpicaError(f"{error}; {_OPERATORS_TURN}") from error
 
     async def send(self, evaluation_id: str, message: Message) -> None:
         """Publish a request, and look after it until it has ended.
@@ -83,7 +81,8 @@ class RequestSender:
             try:
                 await self._bus.publish(self._requests.name, message)
             except UnroutableError:
-                await self._mend_queues()
+                while not await self._mend_queues():  # noqa: ASYNC110 - a broker sets no events
+                    await asyncio.sleep(_OPERATOR_SECONDS)
             else:
                 self._note_sent(evaluation_id)
                 return
@@ -119,21 +118,36 @@ class RequestSender:
             self._lost.due(held=self._fleet.held(now), queued=status.ready, now=now)
         )
 
-    async def _mend_queues(self) -> None:
-        """Declare what was deleted, and send again what was lost with it."""
+    async def _mend_queues(self) -> bool:
+        """Declare what was deleted, and send again what was lost with it.
+
+        Returns:
+            Whether all queues are there; without the right to declare, an operator has to do it.
+        """
         # Many requests notice at once, and one of them is enough.
         async with self._mending:
             specs = (DEAD_QUEUE, self._requests, self._results)
-            missing = [spec for spec in specs if not await self._exists(spec)]
-            if not missing:
-                return
-            log.warning("coordinator.queues_missing", queues=[spec.name for spec in missing])
+            missing = {spec.name for spec in specs if not await self._exists(spec)}
+            if not missing | self._unmended:
+                return True
+            if missing - self._unmended:
+                log.warning("coordinator.queues_missing", queues=sorted(missing))
+            self._unmended |= missing
             # Consumers must have heard of the deletion before there is a queue of that name again.
             await asyncio.sleep(_MENDING_PAUSE_SECONDS)
-            await self.declare()
-            if self._requests in missing:
+            try:
+                await declare(self._bus, self._requests, self._results)
+            except AccessRefusedError as error:
+                self._fleet.obstacle = f"{error}; {_OPERATORS_TURN}"
+                return False
+            except QueueConflictError as error:
+                raise _conflict(error) from error
+            self._fleet.obstacle = None
+            mended, self._unmended = self._unmended, set()
+            if self._requests.name in mended:
                 held = self._fleet.held(self._now)
                 await self._send_again(one for one in self._lost.in_flight if one not in held)
+            return True
 
     async def _exists(self, spec: QueueSpec) -> bool:
         try:
@@ -166,3 +180,10 @@ class RequestSender:
     @property
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
+
+
+def _conflict(error: QueueConflictError) -> SpicaError:
+    return SpicaError(
+        f"a queue exists with other arguments than ours: {error};"
+        " whoever declared it must delete it"
+    )

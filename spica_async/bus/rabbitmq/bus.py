@@ -273,7 +273,7 @@ class RabbitBus:
     async def _declare(self, what: str, declare: Callable[..., Awaitable[None]]) -> None:
         try:
             await self._ask(lambda channel: declare(channel, passive=False))
-        except OtherArgumentsError as error:
+        except QueueConflictError as error:
             raise QueueConflictError(f"{what}: {error}") from error
         except AccessRefusedError:
             try:
@@ -288,7 +288,7 @@ class RabbitBus:
 
         Raises:
             NotFoundError: what was asked for does not exist.
-            OtherArgumentsError: it does, and is something else.
+            QueueConflictError: it does, and is something else or belongs to somebody alone.
         """
 
         async def ask() -> ResultT:
@@ -298,7 +298,10 @@ class RabbitBus:
                 with translated():
                     return await question(channel)
 
-        return await self._persistently(ask, "asking")
+        try:
+            return await self._persistently(ask, "asking")
+        except OtherArgumentsError as error:
+            raise QueueConflictError(str(error)) from error
 
     async def _persistently(self, attempt: Callable[[], Awaitable[ResultT]], doing: str) -> ResultT:
         async def once() -> ResultT:

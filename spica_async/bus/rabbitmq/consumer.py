@@ -14,15 +14,21 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 
 from spica_async.bus.inbox import Inbox
 from spica_async.bus.port import (
-    BusError,
     BusUnavailableError,
     Delivery,
     DeliveryLostError,
+    QueueConflictError,
     QueueNotFoundError,
 )
 from spica_async.bus.rabbitmq.background import in_background
 from spica_async.bus.rabbitmq.delivery import ChannelLife, RabbitDelivery
-from spica_async.bus.rabbitmq.errors import NotFoundError, TransientError, explanation, translated
+from spica_async.bus.rabbitmq.errors import (
+    NotFoundError,
+    OtherArgumentsError,
+    TransientError,
+    explanation,
+    translated,
+)
 from spica_async.bus.rabbitmq.link import Link, close_channel, pauses
 
 log = structlog.get_logger(__name__)
@@ -40,6 +46,7 @@ async def consuming(
 
     Raises:
         QueueNotFoundError: there is no such queue.
+        QueueConflictError: it belongs to somebody alone.
         AccessRefusedError: this user may not read it.
         BusUnavailableError: there was no channel in `patience_seconds`.
     """
@@ -78,7 +85,9 @@ class RabbitConsumer:
         return self
 
     async def __anext__(self) -> Delivery:
-        return await anext(self._inbox)
+        while (delivery := await anext(self._inbox)).is_lost:
+            continue
+        return delivery
 
     async def stop(self) -> None:
         """See `Consumer.stop`."""
@@ -110,6 +119,8 @@ class RabbitConsumer:
             await attempts(self._consume)
         except NotFoundError as error:
             raise QueueNotFoundError(f"there is no queue {self._queue}") from error
+        except OtherArgumentsError as error:
+            raise QueueConflictError(f"queue {self._queue}: {error}") from error
 
     async def keep(self) -> None:
         """Go on with another channel whenever one has ended, for as long as messages are wanted."""
@@ -127,7 +138,10 @@ class RabbitConsumer:
             await self._drop_channel()
             try:
                 await again(self._consume)
-            except BusError as error:
+            except OtherArgumentsError as error:
+                self._inbox.close(QueueConflictError(f"queue {self._queue}: {error}"))
+                return
+            except Exception as error:  # noqa: BLE001 - whatever it is, the reader must not wait
                 self._inbox.close(error)
                 return
             if not refreshing:

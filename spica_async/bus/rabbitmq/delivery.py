@@ -81,6 +81,11 @@ class RabbitDelivery:
         """See `Delivery.dead_letter`; the broker puts the latest death first."""
         return last_death(self._incoming.headers)
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether its channel is gone, and it is delivered again to whoever takes it then."""
+        return self._life.ended
+
     async def ack(self) -> None:
         """See `Delivery.ack`."""
         await self._settle(_State.ACKED, self._incoming.ack)

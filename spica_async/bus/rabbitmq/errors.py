@@ -83,6 +83,10 @@ def translated() -> Iterator[None]:
         if ours is None:
             raise
         raise ours(explanation(error)) from error
+    else:
+        if is_cancelled():
+            # As above.
+            raise asyncio.CancelledError
 
 
 def _ours(error: Exception) -> type[Exception] | None:

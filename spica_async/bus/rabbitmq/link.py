@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -25,6 +26,7 @@ _CONNECT_SECONDS = 10.0
 """For one attempt; a host that answers nothing would else take minutes."""
 _CLOSE_SECONDS = 5.0
 _LONGEST_PAUSE_SECONDS = 5.0
+_SHORT_LIFE_SECONDS = 2.0
 
 
 def pauses() -> wait_random_exponential:
@@ -68,18 +70,14 @@ class Link:
         """
         tolerate_unreadable_properties()
         link = cls(address, name, on_change)
-        async with in_background(link._keep(), name=name) as keeper:
-            waiting = asyncio.ensure_future(link.connection())
-            done, _ = await asyncio.wait(
-                {waiting, keeper}, timeout=connect_seconds, return_when=asyncio.FIRST_COMPLETED
-            )
-            if waiting not in done:
-                waiting.cancel()
-                if keeper in done:
-                    keeper.result()
+        async with in_background(link._keep(), name=name):
+            try:
+                async with asyncio.timeout(connect_seconds):
+                    await link.connection()
+            except TimeoutError as error:
                 raise BusUnavailableError(
                     f"{address}: no connection in {connect_seconds:g} s: {link._why}"
-                )
+                ) from error
             yield link
 
     async def connection(self) -> AbstractConnection:
@@ -104,11 +102,22 @@ class Link:
             return channel
 
     async def _keep(self) -> None:
+        try:
+            await self._stay_connected()
+        except Exception as error:  # noqa: BLE001 - told to whoever wants a connection, now or later
+            if self._connected.done():
+                self._connected = asyncio.get_running_loop().create_future()
+            self._connected.set_exception(error)
+            # Nobody may want one any more; then it is no news.
+            self._connected.exception()
+
+    async def _stay_connected(self) -> None:
         loop = asyncio.get_running_loop()
         first = True
         while True:
             connection = await self._connect(first=first)
             first = False
+            connected_at = loop.time()
             lost: asyncio.Future[str] = loop.create_future()
             connection.close_callbacks.add(lambda _, error, lost=lost: _tell(lost, error))
             try:
@@ -121,6 +130,9 @@ class Link:
                 await _close(connection.close)
             self._log.warning("bus.connection_lost", why=self._why)
             self._on_change(BusState.CONNECTING, self._why)
+            if loop.time() - connected_at < _SHORT_LIFE_SECONDS:
+                # What ends connections at once would otherwise be met again without a pause.
+                await asyncio.sleep(random.uniform(0, _SHORT_LIFE_SECONDS))  # noqa: S311 - no secret
 
     async def _connect(self, *, first: bool) -> AbstractConnection:
         # A broker that comes back may know its users only a moment later.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Final, Generic, TypeVar
@@ -13,8 +14,9 @@ from aio_pika.abc import AbstractChannel, AbstractIncomingMessage
 from tenacity import AsyncRetrying, retry_if_exception_type
 
 from spica_async.bus.inbox import Inbox
-from spica_async.bus.port import BusError, BusUnavailableError
+from spica_async.bus.port import BusUnavailableError
 from spica_async.bus.rabbitmq.background import in_background
+from spica_async.bus.rabbitmq.delivery import ChannelLife
 from spica_async.bus.rabbitmq.errors import NotFoundError, TransientError, explanation, translated
 from spica_async.bus.rabbitmq.link import Link, close_channel, pauses
 
@@ -22,6 +24,9 @@ ItemT = TypeVar("ItemT")
 
 log = structlog.get_logger(__name__)
 
+_QUIET_SECONDS: Final = 300.0
+"""After so long without a word the queue is bound anew: an exchange that was deleted and declared
+again has forgotten who listened, and tells nobody."""
 _MOST_WAITING: Final = 10_000
 """Of a reader that does not keep up, the broker drops the oldest beyond these."""
 
@@ -73,8 +78,9 @@ class _Subscription(Generic[ItemT]):
         self._queue_prefix = queue_prefix
         self._read = read
         self._channel: AbstractChannel | None = None
+        self._life = ChannelLife(ended=True)
         self._ended = asyncio.Event()
-        self._closing = False
+        self._heard_at = 0.0
 
     async def attach(self) -> None:
         attempts = AsyncRetrying(
@@ -84,21 +90,40 @@ class _Subscription(Generic[ItemT]):
 
     async def keep(self) -> None:
         while True:
-            await self._ended.wait()
+            await self._wait_for_reason()
             try:
                 await self.attach()
-            except BusError as error:
+            except Exception as error:  # noqa: BLE001 - whatever it is, the reader must not wait
                 self.inbox.close(error)
                 return
 
     async def close(self) -> None:
-        self._closing = True
         self.inbox.close()
-        if self._channel is not None:
-            await close_channel(self._channel)
+        await self._leave_channel()
+
+    async def _wait_for_reason(self) -> None:
+        """Wait until the channel has ended, or nothing was heard for suspiciously long."""
+        time = asyncio.get_running_loop().time
+        while True:
+            try:
+                # Not all at once: those of a fleet began together.
+                async with asyncio.timeout(_QUIET_SECONDS * random.uniform(1, 2)):  # noqa: S311 - no secret
+                    await self._ended.wait()
+            except TimeoutError:
+                if time() - self._heard_at < _QUIET_SECONDS:
+                    continue
+            return
 
     async def _attach(self) -> None:
         channel = await self._link.open_channel()
+        life = ChannelLife()
+
+        def end(why: str) -> None:
+            if not life.ended:
+                life.ended = True
+                log.info("bus.subscription_lost", exchange=self._exchange, why=why)
+                self._ended.set()
+
         self._ended.clear()
         try:
             with translated():
@@ -111,20 +136,25 @@ class _Subscription(Generic[ItemT]):
                 )
                 await queue.bind(self._exchange, self._pattern)
                 underlay = await channel.get_underlay_channel()
-                underlay.on_consumer_cancel_callbacks.add(lambda _: self._ended.set())
-                channel.close_callbacks.add(lambda _, error: self._end(error))
+                underlay.on_consumer_cancel_callbacks.add(lambda _: end("its queue was deleted"))
+                channel.close_callbacks.add(
+                    lambda _, error: end("closed" if error is None else explanation(error))
+                )
                 await queue.consume(self._deliver, no_ack=True)
         except BaseException:
+            life.ended = True
             await close_channel(channel)
             raise
-        self._channel = channel
+        await self._leave_channel()
+        self._channel, self._life = channel, life
+        self._heard_at = asyncio.get_running_loop().time()
+
+    async def _leave_channel(self) -> None:
+        self._life.ended = True
+        if self._channel is not None:
+            channel, self._channel = self._channel, None
+            await close_channel(channel)
 
     async def _deliver(self, incoming: AbstractIncomingMessage) -> None:
+        self._heard_at = asyncio.get_running_loop().time()
         self.inbox.put(self._read(incoming))
-
-    def _end(self, error: BaseException | None) -> None:
-        if self._closing:
-            return
-        why = "closed" if error is None else explanation(error)
-        log.info("bus.subscription_lost", exchange=self._exchange, why=why)
-        self._ended.set()

@@ -16,6 +16,7 @@ from schemas.control import ROLL_CALL, SWEEP_CANCELLED, RollCalled, SweepCancell
 from schemas.events import EvaluationStart, EvaluationStarted, WorkerHeartbeat
 from spica_async.bus.memory import MemoryBus
 from spica_async.bus.port import (
+    AccessRefusedError,
     BusError,
     BusUnavailableError,
     Consumer,
@@ -29,6 +30,8 @@ from spica_async.bus.topology import (
     DEAD_QUEUE,
     EVALUATION_STARTED_TOPIC,
     WORKER_HEARTBEAT_TOPIC,
+    requests_queue,
+    results_queue,
 )
 from spica_async.errors import SpicaError, first_cause
 from spica_async.evaluations import EvaluationGivenUpError, Evaluations
@@ -233,11 +236,15 @@ def test_a_queue_that_comes_back_otherwise_is_an_error_too() -> None:
 
 
 class LeastRightsBus(MemoryBus):
-    """Whose user may declare nothing: what is missing stays so."""
+    """Whose user may declare nothing: what is missing stays so until the operator comes."""
 
     async def declare_queue(self, spec: QueueSpec) -> None:
         if spec.name not in self._queues:
-            raise QueueNotFoundError(f"there is no queue {spec.name}")
+            raise AccessRefusedError(f"queue {spec.name} does not exist")
+
+    async def operator_declares(self, *specs: QueueSpec) -> None:
+        for spec in specs:
+            await super().declare_queue(spec)
 
 
 def test_a_missing_queue_that_may_not_be_declared_says_what_to_do() -> None:
@@ -247,6 +254,36 @@ def test_a_missing_queue_that_may_not_be_declared_says_what_to_do() -> None:
 
     with pytest.raises(SpicaError, match="`spica-async topology declare`"):
         run_in_virtual_time(main())
+
+
+def test_a_deleted_queue_that_may_not_be_declared_is_waited_for() -> None:
+    async def main() -> None:
+        bus = LeastRightsBus()
+        await bus.operator_declares(DEAD_QUEUE, requests_queue("engine"), results_queue("sweep"))
+        views: list[FleetView] = []
+        async with (
+            opened(bus, on_fleet=views.append) as (evaluations, requests),
+            asyncio.TaskGroup() as group,
+        ):
+            early = group.create_task(evaluations.evaluate(request("early")))
+            await anext(requests)
+            await bus.delete_queue(REQUESTS)
+            await asyncio.sleep(SOON_SECONDS)
+            # It does not fail either.
+            late = group.create_task(evaluations.evaluate(request("late")))
+            await asyncio.sleep(SOON_SECONDS)
+            assert views[-1].waiting_for is not None
+            assert "`spica-async topology declare`" in views[-1].waiting_for
+            await bus.operator_declares(requests_queue("engine"))
+            came = {(await waiting_since(requests))[0].message_id for _ in range(2)}
+            assert came == {"early", "late"}
+            await send(bus, completed("early"))
+            await send(bus, completed("late"))
+            await asyncio.wait([early, late])
+            await asyncio.sleep(SOON_SECONDS)
+            assert "topology" not in (views[-1].waiting_for or "")
+
+    run_in_virtual_time(main())
 
 
 class FailingBus(MemoryBus):

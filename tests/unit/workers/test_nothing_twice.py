@@ -91,7 +91,7 @@ async def test_what_came_back_often_is_evaluated_apart_from_its_like(
 
     desk.behave = watch
     await desk.send(*suspects)
-    for _ in range(3):
+    for _ in range(10):
         async with desk.bus.consume(REQUESTS.name, prefetch=4) as consumer:
             for _ in suspects:
                 await anext(consumer)
