@@ -19,6 +19,9 @@ MISSED_HEARTBEATS: Final = 3
 _ASSUMED_INTERVAL_SECONDS = 10.0
 """Of a worker that has told of an evaluation, and not of itself yet."""
 
+_LONGEST_INTERVAL_SECONDS = 60.0
+"""What a worker was holding when it died must not wait for ever to be missed."""
+
 WorkerEvent = WorkerHeartbeat | WorkerLeft | EvaluationStarted
 
 _Stamp = tuple[datetime, str]
@@ -81,7 +84,7 @@ class _Worker:
 
     def gone(self, now: float) -> bool:
         interval = self.status.interval_seconds if self.status else _ASSUMED_INTERVAL_SECONDS
-        return now - self.heard_at > MISSED_HEARTBEATS * interval
+        return now - self.heard_at > MISSED_HEARTBEATS * min(interval, _LONGEST_INTERVAL_SECONDS)
 
 
 class Fleet:

@@ -8,6 +8,9 @@ from typing import Any
 
 import structlog
 
+_LONGEST = 300
+"""Characters of what somebody else has sent us."""
+
 
 class Tally:
     """Logs the first of each kind: whoever sends one such message may send thousands."""
@@ -34,4 +37,5 @@ class Tally:
         if self._counts[name] == 1:
             if kind is not None:
                 context["kind"] = kind
-            self._log.warning(f"worker.{event}", **context)
+            told = {name: str(value)[:_LONGEST] for name, value in context.items()}
+            self._log.warning(f"worker.{event}", **told)

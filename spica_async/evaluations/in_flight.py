@@ -269,7 +269,7 @@ class Evaluations:
                 await self._bus.broadcast(self._outgoing.cancellation(self._coordinator, 0.0))
                 await self._bus.delete_queue(self._results.name)
         except (BusError, TimeoutError) as error:
-            log.warning("coordinator.left_without_goodbye", error=str(error))
+            log.warning("coordinator.left_without_goodbye", error=str(error) or "no answer")
 
     def _report(self) -> None:
         for counted in (self._discarded, self._dead_letters.dropped, self._watch.ignored):

@@ -67,6 +67,11 @@ class LostRequests:
         if sent is not None:
             sent.dropped = True
 
+    def look_anew(self) -> None:
+        """Forget what seemed to be missing: for a while nobody could be heard."""
+        for sent in self._sent.values():
+            sent.missing_since = None
+
     def due(self, *, held: AbstractSet[str], queued: int, now: float) -> list[str]:
         """What to send again.
 

@@ -25,6 +25,7 @@ _SEND_ATTEMPTS = 10
 """After so many declarations in a row somebody does not want the queue to be there."""
 _MENDING_PAUSE_SECONDS = 1.0
 _OPERATOR_SECONDS = 2.0
+_BLOCKED_SECONDS = 2.0
 _OPERATORS_TURN = "`spica-async topology declare` does, with an operator's rights"
 
 log = structlog.get_logger(__name__)
@@ -162,12 +163,17 @@ class RequestSender:
             message = self._messages.get(evaluation_id)
             if self._stopped or message is None:
                 continue
+            began = self._now
             try:
                 await self._bus.publish(self._requests.name, message)
             except UnroutableError:
                 break  # As above.
             self._note_sent(evaluation_id)
             sent += 1
+            if self._now - began > _BLOCKED_SECONDS:
+                # The broker took nothing from anybody: what workers hold, they could not tell.
+                self._lost.look_anew()
+                break
         if sent:
             self.resent += sent
             log.warning("coordinator.requests_sent_again", count=sent)

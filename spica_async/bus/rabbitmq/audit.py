@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import partial
-from typing import Literal, Protocol
-
-from aio_pika import ExchangeType
-from aio_pika.abc import AbstractChannel
+from typing import Literal
 
 from spica_async.bus.address import BrokerAddress
 from spica_async.bus.port import AccessRefusedError, BusUnavailableError, QueueSpec
-from spica_async.bus.rabbitmq.bus import (
-    DEFAULT_CONNECT_SECONDS,
-    EXCHANGES,
-    queue_arguments,
+from spica_async.bus.rabbitmq.bus import DEFAULT_CONNECT_SECONDS
+from spica_async.bus.rabbitmq.declaring import (
+    Declaration,
+    exchange_declarations,
+    queue_declaration,
 )
 from spica_async.bus.rabbitmq.errors import (
     NotFoundError,
@@ -25,11 +22,6 @@ from spica_async.bus.rabbitmq.errors import (
     translated,
 )
 from spica_async.bus.rabbitmq.link import Link, close_channel
-
-
-class _Declare(Protocol):
-    def __call__(self, channel: AbstractChannel, *, passive: bool) -> Awaitable[None]:
-        """Declare something, or only ask whether it exists."""
 
 
 class Standing(StrEnum):
@@ -87,26 +79,14 @@ async def audit(
 
 def _subjects(
     queues: Iterable[QueueSpec],
-) -> Iterator[tuple[Literal["exchange", "queue"], str, _Declare]]:
-    for exchange, kind in EXCHANGES:
-        yield "exchange", exchange, partial(_declare_exchange, exchange, kind)
+) -> Iterator[tuple[Literal["exchange", "queue"], str, Declaration]]:
+    for name, declaration in exchange_declarations():
+        yield "exchange", name, declaration
     for spec in queues:
-        yield "queue", spec.name, partial(_declare_queue, spec)
+        yield "queue", spec.name, queue_declaration(spec)
 
 
-async def _declare_exchange(
-    name: str, kind: ExchangeType, channel: AbstractChannel, *, passive: bool
-) -> None:
-    await channel.declare_exchange(name, kind, durable=True, passive=passive)
-
-
-async def _declare_queue(spec: QueueSpec, channel: AbstractChannel, *, passive: bool) -> None:
-    await channel.declare_queue(
-        spec.name, durable=True, passive=passive, arguments=queue_arguments(spec)
-    )
-
-
-async def _standing(link: Link, declare: _Declare, *, create: bool) -> tuple[Standing, str]:
+async def _standing(link: Link, declare: Declaration, *, create: bool) -> tuple[Standing, str]:
     try:
         if not create:
             await _ask(link, declare, passive=True)
@@ -124,7 +104,7 @@ async def _standing(link: Link, declare: _Declare, *, create: bool) -> tuple[Sta
     return Standing.OK, ""
 
 
-async def _ask(link: Link, declare: _Declare, *, passive: bool) -> None:
+async def _ask(link: Link, declare: Declaration, *, passive: bool) -> None:
     # Each on a channel of its own, since a refusal closes it.
     channel = await link.open_channel()
     try:

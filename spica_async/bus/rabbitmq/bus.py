@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, Final, Self, TypeVar
+from functools import partial
+from typing import Final, Self, TypeVar
 
 import structlog
-from aio_pika import ExchangeType
 from aio_pika.abc import AbstractChannel
 from tenacity import AsyncRetrying, retry_if_exception_type
 
@@ -28,12 +28,18 @@ from spica_async.bus.port import (
 )
 from spica_async.bus.rabbitmq.channels import KeyedLocks, ReusedChannel
 from spica_async.bus.rabbitmq.consumer import consuming
+from spica_async.bus.rabbitmq.declaring import (
+    Declaration,
+    exchange_declarations,
+    queue_declaration,
+)
 from spica_async.bus.rabbitmq.delivery import from_pika, to_pika
 from spica_async.bus.rabbitmq.errors import (
     NotFoundError,
     OtherArgumentsError,
     ReturnedError,
     TransientError,
+    patience,
     translated,
 )
 from spica_async.bus.rabbitmq.link import Link, pauses
@@ -47,12 +53,11 @@ log = structlog.get_logger(__name__)
 
 DEFAULT_PATIENCE_SECONDS: Final = 600.0
 DEFAULT_CONNECT_SECONDS: Final = 30.0
-_SLOW_PUBLISH_SECONDS: Final = 3.0
+_SLOW_SECONDS: Final = 3.0
 """After so long without an answer the broker is taken not to want messages."""
 _EVENT_SECONDS: Final = 1.0
 """Who listens to events is not worth more of a worker's time."""
 _MOST_NAME_BYTES: Final = 255
-EXCHANGES: Final = ((EVENTS_EXCHANGE, ExchangeType.TOPIC), (CONTROL_EXCHANGE, ExchangeType.FANOUT))
 
 
 class RabbitBus:
@@ -141,17 +146,8 @@ class RabbitBus:
             AccessRefusedError: one does not exist and this user may not make it.
             QueueConflictError: one is of another kind.
         """
-        for exchange, kind in EXCHANGES:
-
-            async def declare(channel: AbstractChannel, *, passive: bool) -> None:
-                await channel.declare_exchange(
-                    exchange,  # noqa: B023 - called before the loop goes on
-                    kind,  # noqa: B023 - as above
-                    durable=True,
-                    passive=passive,
-                )
-
-            await self._declare(f"exchange {exchange}", declare)
+        for name, declaration in exchange_declarations():
+            await self._declare(f"exchange {name}", declaration)
 
     async def declare_queue(self, spec: QueueSpec) -> None:
         """See `Bus.declare_queue`.
@@ -160,17 +156,11 @@ class RabbitBus:
         """
         if spec.dead_letter_queue is not None:
             await self.queue_status(spec.dead_letter_queue)
-
-        async def declare(channel: AbstractChannel, *, passive: bool) -> None:
-            await channel.declare_queue(
-                spec.name, durable=True, passive=passive, arguments=queue_arguments(spec)
-            )
-
-        await self._declare(f"queue {spec.name}", declare)
+        await self._declare(f"queue {spec.name}", queue_declaration(spec))
 
     async def delete_queue(self, queue: str) -> None:
         """See `Bus.delete_queue`."""
-        await self._ask(lambda channel: channel.queue_delete(queue))
+        await self._ask(f"deleting queue {queue}", lambda channel: channel.queue_delete(queue))
 
     async def queue_status(self, queue: str) -> QueueStatus:
         """See `Bus.queue_status`."""
@@ -180,7 +170,7 @@ class RabbitBus:
             return QueueStatus(seen.message_count or 0, seen.consumer_count or 0)
 
         try:
-            return await self._ask(look)
+            return await self._ask(f"looking for queue {queue}", look)
         except NotFoundError as error:
             raise QueueNotFoundError(f"there is no queue {queue}") from error
 
@@ -270,20 +260,20 @@ class RabbitBus:
                 to_pika(message, persistent=False), routing_key=topic, mandatory=False
             )
 
-    async def _declare(self, what: str, declare: Callable[..., Awaitable[None]]) -> None:
+    async def _declare(self, what: str, declare: Declaration) -> None:
         try:
-            await self._ask(lambda channel: declare(channel, passive=False))
-        except QueueConflictError as error:
-            raise QueueConflictError(f"{what}: {error}") from error
+            await self._ask(f"declaring {what}", partial(declare, passive=False))
         except AccessRefusedError:
             try:
-                await self._ask(lambda channel: declare(channel, passive=True))
+                await self._ask(f"looking for {what}", partial(declare, passive=True))
             except NotFoundError:
                 raise AccessRefusedError(
                     f"{what} does not exist, and this user may not declare it"
                 ) from None
 
-    async def _ask(self, question: Callable[[AbstractChannel], Awaitable[ResultT]]) -> ResultT:
+    async def _ask(
+        self, doing: str, question: Callable[[AbstractChannel], Awaitable[ResultT]]
+    ) -> ResultT:
         """Ask the broker something about queues or exchanges.
 
         Raises:
@@ -299,47 +289,24 @@ class RabbitBus:
                     return await question(channel)
 
         try:
-            return await self._persistently(ask, "asking")
+            return await self._persistently(ask, doing)
         except OtherArgumentsError as error:
-            raise QueueConflictError(str(error)) from error
+            raise QueueConflictError(f"{doing}: {error}") from error
 
     async def _persistently(self, attempt: Callable[[], Awaitable[ResultT]], doing: str) -> ResultT:
         async def once() -> ResultT:
             return await attempt()
 
-        try:
-            async with asyncio.timeout(self._patience_seconds):
-                with self._report.slow_after(_SLOW_PUBLISH_SECONDS):
-                    try:
-                        # Nearly always enough, and a tenth of the whole verb's time cheaper.
-                        return await attempt()
-                    except TransientError:
-                        pass
-                    attempts = AsyncRetrying(
-                        wait=pauses(), retry=retry_if_exception_type(TransientError)
-                    )
-                    # A coroutine function, since the library does not await what others return.
-                    result: ResultT = await attempts(once)
-                    return result
-        except TimeoutError as error:
-            raise BusUnavailableError(
-                f"{doing}: the broker did not answer for {self._patience_seconds:g} s"
-            ) from error
-
-
-def queue_arguments(spec: QueueSpec) -> dict[str, Any]:
-    """The arguments of a quorum queue that does what the specification says."""
-    arguments: dict[str, Any] = {"x-queue-type": "quorum"}
-    if spec.delivery_limit is not None:
-        arguments["x-delivery-limit"] = spec.delivery_limit
-    if spec.dead_letter_queue is not None:
-        arguments |= {
-            "x-dead-letter-exchange": "",
-            "x-dead-letter-routing-key": spec.dead_letter_queue,
-            # Dead letters are confirmed as well; the broker asks for this overflow along with it.
-            "x-dead-letter-strategy": "at-least-once",
-            "x-overflow": "reject-publish",
-        }
-    if spec.expires_seconds is not None:
-        arguments["x-expires"] = spec.expires_seconds * 1000
-    return arguments
+        async with patience(self._patience_seconds, doing):
+            with self._report.slow_after(_SLOW_SECONDS):
+                try:
+                    # Nearly always enough, and a tenth of the whole verb's time cheaper.
+                    return await attempt()
+                except TransientError:
+                    pass
+                attempts = AsyncRetrying(
+                    wait=pauses(), retry=retry_if_exception_type(TransientError)
+                )
+                # A coroutine function, since the library does not await what others return.
+                result: ResultT = await attempts(once)
+                return result

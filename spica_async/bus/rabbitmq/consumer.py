@@ -14,7 +14,6 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 
 from spica_async.bus.inbox import Inbox
 from spica_async.bus.port import (
-    BusUnavailableError,
     Delivery,
     DeliveryLostError,
     QueueConflictError,
@@ -27,6 +26,7 @@ from spica_async.bus.rabbitmq.errors import (
     OtherArgumentsError,
     TransientError,
     explanation,
+    patience,
     translated,
 )
 from spica_async.bus.rabbitmq.link import Link, close_channel, pauses
@@ -51,13 +51,8 @@ async def consuming(
         BusUnavailableError: there was no channel in `patience_seconds`.
     """
     consumer = RabbitConsumer(link, queue, prefetch)
-    try:
-        async with asyncio.timeout(patience_seconds):
-            await consumer.start()
-    except TimeoutError as error:
-        raise BusUnavailableError(
-            f"consuming {queue}: the broker did not answer for {patience_seconds:g} s"
-        ) from error
+    async with patience(patience_seconds, f"consuming {queue}"):
+        await consumer.start()
     try:
         async with in_background(consumer.keep(), name=f"consumer of {queue}"):
             yield consumer

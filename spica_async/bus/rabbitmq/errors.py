@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from ssl import SSLCertVerificationError
 from typing import Final
 
 from aiormq import exceptions as amqp
 
-from spica_async.bus.port import AccessRefusedError
+from spica_async.bus.port import AccessRefusedError, BusUnavailableError
 
 
 class TransientError(Exception):
@@ -89,6 +89,22 @@ def translated() -> Iterator[None]:
             raise asyncio.CancelledError
 
 
+@asynccontextmanager
+async def patience(seconds: float, doing: str) -> AsyncIterator[None]:
+    """Wait for the broker for so long, whatever is done in the context.
+
+    Raises:
+        BusUnavailableError: it took longer.
+    """
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError as error:
+        raise BusUnavailableError(
+            f"{doing}: the broker did not answer for {seconds:g} s"
+        ) from error
+
+
 def _ours(error: Exception) -> type[Exception] | None:
     if isinstance(error, amqp.ConnectionClosed) and error.args[:1] == (_NOT_ALLOWED,):
         # While it connects, the library gives the code and not its class: no such virtual host.
@@ -101,7 +117,8 @@ def _ours(error: Exception) -> type[Exception] | None:
 
 def explanation(error: BaseException) -> str:
     """One line for a person; the library keeps what the broker said in the arguments."""
-    if isinstance(error, OSError) and isinstance(error.errno, int):
+    by_broker = isinstance(error, amqp.ConnectionClosed)  # An OSError, with the broker's own codes.
+    if isinstance(error, OSError) and isinstance(error.errno, int) and not by_broker:
         return os.strerror(error.errno).lower()
     said = [str(argument) for argument in error.args if argument not in (None, "")]
     if isinstance(error, TimeoutError) and not said:

@@ -60,11 +60,15 @@ class StateReport:
         timer = asyncio.get_running_loop().call_later(delay_seconds, begin)
         try:
             yield
+        except BaseException:
+            # To give up is no sign that it is over: whoever succeeds next tells that.
+            self._slow -= began
+            raise
         finally:
             timer.cancel()
-            if began:
-                self._slow -= 1
-                self._tell()
+        self._slow -= began
+        if self._told != (BusState.CONNECTED, ""):
+            self._tell()
 
     def _tell(self) -> None:
         state, why = BusState.CONNECTED, ""

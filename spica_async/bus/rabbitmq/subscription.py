@@ -14,17 +14,22 @@ from aio_pika.abc import AbstractChannel, AbstractIncomingMessage
 from tenacity import AsyncRetrying, retry_if_exception_type
 
 from spica_async.bus.inbox import Inbox
-from spica_async.bus.port import BusUnavailableError
 from spica_async.bus.rabbitmq.background import in_background
 from spica_async.bus.rabbitmq.delivery import ChannelLife
-from spica_async.bus.rabbitmq.errors import NotFoundError, TransientError, explanation, translated
+from spica_async.bus.rabbitmq.errors import (
+    NotFoundError,
+    TransientError,
+    explanation,
+    patience,
+    translated,
+)
 from spica_async.bus.rabbitmq.link import Link, close_channel, pauses
 
 ItemT = TypeVar("ItemT")
 
 log = structlog.get_logger(__name__)
 
-_QUIET_SECONDS: Final = 300.0
+_QUIET_SECONDS: Final = 90.0
 """After so long without a word the queue is bound anew: an exchange that was deleted and declared
 again has forgotten who listened, and tells nobody."""
 _MOST_WAITING: Final = 10_000
@@ -48,13 +53,8 @@ async def subscribed(
         BusUnavailableError: there was no channel in `patience_seconds`.
     """
     subscription = _Subscription(link, exchange, pattern, queue_prefix, read)
-    try:
-        async with asyncio.timeout(patience_seconds):
-            await subscription.attach()
-    except TimeoutError as error:
-        raise BusUnavailableError(
-            f"listening to {exchange}: the broker did not answer for {patience_seconds:g} s"
-        ) from error
+    async with patience(patience_seconds, f"listening to {exchange}"):
+        await subscription.attach()
     try:
         async with in_background(subscription.keep(), name=f"subscription to {exchange}"):
             yield subscription.inbox

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 
+import aio_pika
 import pytest
 from support.broker import VirtualHost, free_port
 
+from spica_async.bus.address import BrokerAddress
 from spica_async.bus.port import (
     AccessRefusedError,
     BusUnavailableError,
@@ -16,7 +19,7 @@ from spica_async.bus.port import (
     QueueStatus,
     UnroutableError,
 )
-from spica_async.bus.rabbitmq import RabbitBus
+from spica_async.bus.rabbitmq import BusState, RabbitBus
 
 from .conftest import DEAD, WORK, Diary, OpenBus
 
@@ -152,3 +155,69 @@ async def test_private_queues_are_named_after_their_owner_and_go_with_it(
         while "spica.worker.test" in queues():  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.05)
     assert DEAD.name in queues()
+
+
+class TestExclusiveQueues:
+    """Of somebody else's queue the broker tells nothing but that it is locked."""
+
+    @pytest.fixture
+    async def locked(self, broker_vhost: VirtualHost) -> AsyncIterator[str]:
+        connection = await aio_pika.connect(broker_vhost.url)
+        async with connection:
+            channel = await connection.channel()
+            await channel.declare_queue("locked", exclusive=True)
+            yield "locked"
+
+    async def test_every_verb_says_so(self, bus: RabbitBus, locked: str) -> None:
+        with pytest.raises(QueueConflictError, match="locked"):
+            await bus.queue_status(locked)
+        with pytest.raises(QueueConflictError, match="locked"):
+            await bus.declare_queue(QueueSpec(locked))
+        with pytest.raises(QueueConflictError, match="locked"):
+            await bus.delete_queue(locked)
+        with pytest.raises(QueueConflictError, match="locked"):
+            async with bus.consume(locked, prefetch=1):
+                pass
+        # The bus is none the worse for it.
+        assert (await bus.queue_status("work")).ready == 0
+
+    async def test_a_reader_learns_that_its_queue_came_back_as_somebody_elses(
+        self, bus: RabbitBus, broker_vhost: VirtualHost
+    ) -> None:
+        async with bus.consume("work", prefetch=1) as consumer:
+            await bus.delete_queue("work")
+            connection = await aio_pika.connect(broker_vhost.url)
+            async with connection:
+                await asyncio.sleep(0.5)
+                await (await connection.channel()).declare_queue("work", exclusive=True)
+                with pytest.raises(QueueConflictError, match="work"):
+                    async with asyncio.timeout(30):
+                        await anext(consumer)
+
+
+async def use_until_it_fails(bus: RabbitBus) -> None:
+    async with asyncio.timeout(30):
+        while True:
+            # Whichever connection was the first to tell of its end.
+            await bus.broadcast(Message(b"", "word", "test.v1"))
+            await bus.declare_exchanges()
+
+
+async def test_a_listener_that_fails_is_heard_of(
+    open_bus: OpenBus, broker_vhost: VirtualHost
+) -> None:
+    """What the user's screen does wrong must not look like a broker that is away."""
+
+    def fail(state: BusState, why: str) -> None:
+        if state is BusState.CONNECTING:
+            raise OSError("no space left on the screen")
+
+    async with RabbitBus.open(
+        BrokerAddress.from_options(broker_vhost.url),
+        name="spica-test",
+        private_queues="spica.worker.test",
+        on_state=fail,
+    ) as bus:
+        broker_vhost.node.close_connections()
+        with pytest.raises(OSError, match="screen"):
+            await use_until_it_fails(bus)

@@ -99,6 +99,48 @@ def test_a_request_that_a_worker_holds_or_that_waits_in_the_queue_is_not() -> No
     run_in_virtual_time(main())
 
 
+def test_while_the_bus_takes_nothing_workers_cannot_tell_what_they_hold() -> None:
+    class BlockedBus(MemoryBus):
+        blocked_seconds = 0.0
+
+        async def publish(self, queue: str, message: Message) -> None:
+            await asyncio.sleep(self.blocked_seconds)
+            await super().publish(queue, message)
+
+    async def main() -> int:
+        bus = BlockedBus()
+        async with opened(bus) as (evaluations, requests), asyncio.TaskGroup() as group:
+            asked = [group.create_task(evaluations.evaluate(request(name))) for name in "abcd"]
+            for _ in asked:
+                await anext(requests)
+            await beat(bus, 0, *"abcd")
+            # No heartbeats for two minutes, and nothing of ours goes out either.
+            bus.blocked_seconds = 120.0
+            await asyncio.sleep(150)
+            bus.blocked_seconds = 0.0
+            for second in range(150, 250, 10):
+                await beat(bus, second, *"abcd")
+                await asyncio.sleep(10)
+            for name in "abcd":
+                await send(bus, completed(name))
+            await asyncio.wait(asked)
+            return evaluations.resent
+
+    assert run_in_virtual_time(main()) == 1
+
+
+def test_queues_are_declared_again_only_after_consumers_have_heard_of_the_deletion() -> None:
+    async def main() -> float:
+        bus = MemoryBus()
+        async with opened(bus):
+            await bus.delete_queue(REQUESTS)
+            while REQUESTS not in bus._queues:  # noqa: ASYNC110  # a bus sets no events
+                await asyncio.sleep(0.1)
+            return asyncio.get_running_loop().time() - WATCH_SECONDS
+
+    assert run_in_virtual_time(main()) >= 1.0
+
+
 def test_requests_of_a_deleted_queue_are_sent_again_but_for_those_that_are_held() -> None:
     async def main() -> None:
         bus = MemoryBus()

@@ -101,6 +101,28 @@ async def test_what_came_back_often_is_evaluated_apart_from_its_like(
     assert max(most) == 1
 
 
+async def test_of_those_that_came_back_together_each_may_be_the_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else an innocent one would come after the one that takes the worker down, every time."""
+    monkeypatch.setattr("workers.handling._SUSPECT_PAUSE_SECONDS", 0.02)
+    firsts = set()
+    for _ in range(30):
+        desk = await open_desk()
+        suspects = [desk.request(evaluation_id=name) for name in ("one", "two")]
+        await desk.send(*suspects)
+        for _ in range(10):
+            async with desk.bus.consume(REQUESTS.name, prefetch=2) as consumer:
+                for _ in suspects:
+                    await anext(consumer)
+        async with desk.working(slots=2):
+            await desk.results(2)
+        firsts.add(desk.evaluated_ids[0])
+        if len(firsts) == 2:
+            break
+    assert firsts == {"one", "two"}
+
+
 async def test_another_sweeps_evaluation_of_the_same_id_is_another_one() -> None:
     desk = await open_desk()
     async with desk.working():
