@@ -20,8 +20,8 @@ from spica_async.cli import EXIT_BAD_INPUT, EXIT_FAULT
 from spica_async.cli.options import Bus, Ca, Cert, HardLimitSeconds, Key
 from spica_async.errors import InputError, SpicaError, keep_traceback
 from workers.logs import log_to_stderr
-from workers.program import DEFAULT_DRAIN_SECONDS, WorkerOptions, run_program
-from workers.settings import ChildSettings, default_slots, slots_that_fit
+from workers.program import DEFAULT_DRAIN_SECONDS, WorkerOptions, checked_slots, run_program
+from workers.settings import ChildSettings
 from workers.supervisor import DEFAULT_HEARTBEAT_SECONDS, default_name
 from workers.traces import DEFAULT_MAX_BYTES, TraceCache
 
@@ -52,7 +52,7 @@ def work(
         typer.Option(min=0, help="for what runs when SIGTERM comes; the rest is given back"),
     ] = DEFAULT_DRAIN_SECONDS,
     heartbeat_seconds: Annotated[
-        float, typer.Option(min=1, help="between two signs of life to coordinators")
+        float, typer.Option(min=1, max=60, help="between two signs of life to coordinators")
     ] = DEFAULT_HEARTBEAT_SECONDS,
     hard_limit_seconds: HardLimitSeconds = DEFAULT_HARD_LIMIT_SECONDS,
     trace_cache: Annotated[
@@ -79,7 +79,7 @@ def work(
     address = BrokerAddress.from_options(bus, ca=ca, cert=cert, key=key)
     options = WorkerOptions(
         name=_checked_name(name),
-        slots=_checked_slots(slots),
+        slots=checked_slots(slots),
         drain_seconds=drain_seconds,
         heartbeat_seconds=heartbeat_seconds,
         hard_limit_seconds=hard_limit_seconds,
@@ -114,13 +114,6 @@ def _checked_name(name: str | None) -> str:
     if not _NAME.fullmatch(name):
         raise InputError("--name: up to 100 letters, digits, - and _")
     return name
-
-
-def _checked_slots(slots: int | None) -> int:
-    fitting = slots_that_fit()
-    if slots is not None and slots > fitting:
-        raise InputError(f"--slots: the memory that is free now is enough for {fitting}")
-    return slots or min(default_slots(), fitting)
 
 
 def _made_folder(folder: Path | None) -> Path | None:

@@ -79,8 +79,18 @@ async def fetch(
     await attempts(_copy, load, source, draft)
 
 
+def is_chained(url: str) -> bool:
+    """Whether fsspec would take it for several URLs, as in `simplecache::s3://bucket/key`.
+
+    Such a one is not taken, because each of its parts may have secrets in places of its own.
+    """
+    return "::" in url and not url.lower().startswith(("http://", "https://"))
+
+
 def shown(url: str) -> str:
     """The URL without user, password, query and fragment, any of which may hold a secret."""
+    if is_chained(url):
+        return "a chain of URLs"
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -115,6 +125,8 @@ async def _copy(load: TraceLoad, source: TraceSource, draft: IO[bytes]) -> None:
 
 
 def _blocks(load: TraceLoad, source: TraceSource) -> AsyncGenerator[bytes, None]:
+    if is_chained(source.url):
+        raise SourceError(source, "only a single URL is taken, without ::")
     scheme = source.url.partition(":")[0].lower()
     if scheme in {"http", "https"}:
         return _http_blocks(load, source)

@@ -20,10 +20,11 @@ from spica_async.bus.port import Bus, BusError
 from spica_async.bus.rabbitmq import BusState, RabbitBus
 from spica_async.bus.topology import declare, requests_queue
 from spica_async.engine.versions import engine_fingerprint
-from spica_async.errors import SpicaError, first_cause
+from spica_async.errors import InputError, SpicaError, first_cause
+from spica_async.interrupts import Interrupts
 from workers.port import TraceProvider
 from workers.process import ChildStartError
-from workers.settings import ChildSettings
+from workers.settings import ChildSettings, default_slots, slots_that_fit
 from workers.supervisor import DEFAULT_HEARTBEAT_SECONDS, Supervisor
 
 DEFAULT_DRAIN_SECONDS = 30.0
@@ -49,6 +50,18 @@ class WorkerOptions:
     traces: TraceProvider | None = None
 
 
+def checked_slots(asked: int | None) -> int:
+    """As many slots as were asked for, or else one per core as far as memory goes.
+
+    Raises:
+        InputError: the memory is not enough for a small replay in each that was asked for.
+    """
+    fitting = slots_that_fit()
+    if asked is not None and asked > fitting:
+        raise InputError(f"--slots: the memory that is free now is enough for {fitting}")
+    return asked or min(default_slots(), fitting)
+
+
 def run_program(address: BrokerAddress, options: WorkerOptions) -> int:
     """Work for this broker until a signal comes.
 
@@ -58,7 +71,7 @@ def run_program(address: BrokerAddress, options: WorkerOptions) -> int:
     Raises:
         SpicaError: the broker cannot be reached or refuses, or no child can be started.
     """
-    interrupts = _Interrupts()
+    interrupts = Interrupts()
     try:
         asyncio.run(_work(address, options, interrupts))
     except asyncio.CancelledError:
@@ -105,15 +118,15 @@ async def run_worker(bus: Bus, options: WorkerOptions, stop: asyncio.Event) -> N
         draining.cancel()
 
 
-async def _work(address: BrokerAddress, options: WorkerOptions, interrupts: _Interrupts) -> None:
-    interrupts.listen()
+async def _work(address: BrokerAddress, options: WorkerOptions, interrupts: Interrupts) -> None:
+    interrupts.listen(signal.SIGTERM, signal.SIGINT)
     async with RabbitBus.open(
         address,
         name=f"spica-worker-{socket.gethostname()}-{os.getpid()}",
         private_queues=f"spica.worker.{options.name}",
         on_state=_log_state,
     ) as bus:
-        interrupts.can_drain = True
+        interrupts.can_stop = True
         await run_worker(bus, options, interrupts.stop)
 
 
@@ -122,31 +135,3 @@ def _log_state(state: BusState, why: str) -> None:
         log.info("worker.bus", state=state.value)
     else:
         log.warning("worker.bus", state=state.value, why=why)
-
-
-class _Interrupts:
-    """What SIGTERM and SIGINT do.
-
-    The first one sets `stop`, or cancels the task while there is nothing to drain yet. Each
-    further one cancels it.
-    """
-
-    def __init__(self) -> None:
-        self.stop = asyncio.Event()
-        self.can_drain = False
-        self.exit_code = 0
-        self._task: asyncio.Task[object] | None = None
-
-    def listen(self) -> None:
-        """Take the signals, on behalf of the current task."""
-        self._task = asyncio.current_task()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, self._interrupt, number)
-
-    def _interrupt(self, number: signal.Signals) -> None:
-        assert self._task is not None  # noqa: S101 - for the type checker; set before the handlers
-        if self.stop.is_set():
-            self.exit_code = 128 + number
-        if self.stop.is_set() or not self.can_drain:
-            self._task.cancel()
-        self.stop.set()

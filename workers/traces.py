@@ -17,6 +17,7 @@ import platformdirs
 import structlog
 
 from schemas.messages import TraceLoad
+from spica_async.bus.limits import DEFAULT_FETCH_SECONDS
 from spica_async.errors import InputError
 from workers.cached_files import (
     DRAFT_SUFFIX,
@@ -32,10 +33,6 @@ from workers.cached_files import (
 )
 
 DEFAULT_MAX_BYTES: Final = 10 * 2**30
-DEFAULT_FETCH_SECONDS: Final = 240.0
-"""Together with an evaluation's own limit it stays below half an hour, which is how long a broker
-lets a delivery go unsettled."""
-
 _SHOWN_DIGITS: Final = 12
 
 log = structlog.get_logger(__name__)

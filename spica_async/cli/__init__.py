@@ -63,6 +63,7 @@ def run(
     trace_host: options.TraceHost = None,
     trace_port: options.TracePort = None,
     trace_url: options.TraceUrls = None,
+    management: options.ManagementUrl = None,
     ca: options.Ca = None,
     cert: options.Cert = None,
     key: options.Key = None,
@@ -83,6 +84,7 @@ def run(
         trace_host=trace_host,
         trace_port=trace_port,
         trace_urls=trace_url,
+        management=management,
     )
     if grace_seconds is None:
         grace_seconds = options.DEFAULT_GRACE_SECONDS if broker else 0.0
@@ -150,7 +152,7 @@ def topology(
         address,
         engines=engine or [],
         create=action is TopologyAction.DECLARE,
-        management=None if management is None else Management.from_option(management, address),
+        management=Management.from_option(management, address),
         hard_limit_seconds=hard_limit_seconds or DEFAULT_HARD_LIMIT_SECONDS,
         as_json=json,
     )

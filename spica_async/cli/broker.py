@@ -5,20 +5,24 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from schemas.config import SmartSearchConfig
 from schemas.messages import TraceLoad, TraceSource
 from spica_async.bus.address import URL_VARIABLE, BrokerAddress
-from spica_async.bus.limits import DEFAULT_HARD_LIMIT_SECONDS
-from spica_async.bus.port import Bus, BusError
+from spica_async.bus.limits import DEFAULT_HARD_LIMIT_SECONDS, HOLD_MARGIN_SECONDS
+from spica_async.bus.port import Bus, BusError, QueueNotFoundError
 from spica_async.bus.rabbitmq import RabbitBus
 from spica_async.bus.rabbitmq.state import OnState
 from spica_async.errors import InputError, SpicaError
-from spica_async.traces.serve import TraceServer, address_towards
+from spica_async.traces.serve import address_towards, serving
+
+if TYPE_CHECKING:
+    from spica_async.cli.consumer_timeout import Management
 
 _EVERY_ADDRESS = ("0.0.0.0", "::")  # noqa: S104  # workers come from anywhere; they need the token
 _LOOPBACK = "127.0.0.1"
@@ -34,6 +38,7 @@ class BrokerOptions:
         trace_host: where to serve the trace; none: wherever the broker's clients may come from.
         trace_port: 0 for any.
         trace_urls: where else workers may fetch the trace, before they ask here.
+        management: knows how long the broker lets a request be held; none: nobody is asked.
     """
 
     address: BrokerAddress
@@ -41,9 +46,15 @@ class BrokerOptions:
     trace_host: str | None = None
     trace_port: int = 0
     trace_urls: tuple[str, ...] = ()
+    management: Management | None = None
 
     def __post_init__(self) -> None:
+        if self.trace_urls:
+            # With it come the libraries that download.
+            from workers.fetch import is_chained  # noqa: PLC0415 - heavy, seldom needed
         for url in self.trace_urls:
+            if is_chained(url):
+                raise InputError("--trace-url: only a single URL is taken, without ::")
             if "://" not in url:
                 raise InputError(f"--trace-url: {url}: not a URL")
 
@@ -57,8 +68,8 @@ class BrokerOptions:
         if asked is not None and asked > limit:
             raise InputError(
                 f"sweep.max_eval_seconds: {asked:g} s is over the hard limit of {limit:g} s;"
-                " raise --hard-limit-seconds here and at the workers, and keep it below the"
-                " broker's consumer_timeout"
+                " raise --hard-limit-seconds here and at the workers, and keep it"
+                f" {HOLD_MARGIN_SECONDS:g} s below the broker's consumer_timeout"
             )
         sweep = config.sweep.model_copy(update={"max_eval_seconds": asked or limit})
         return config.model_copy(update={"sweep": sweep})
@@ -74,6 +85,7 @@ def read_broker_options(
     trace_host: str | None,
     trace_port: int | None,
     trace_urls: Sequence[str] | None,
+    management: str | None,
 ) -> BrokerOptions | None:
     """What `run` was told about a broker; none if it is to do without one.
 
@@ -89,18 +101,37 @@ def read_broker_options(
             "--trace-host": trace_host,
             "--trace-port": trace_port,
             "--trace-url": trace_urls or None,
+            "--management": management,
         }
         for option, value in pointless.items():
             if value is not None:
                 raise InputError(f"{option}: has a meaning with --bus only")
         return None
+    from spica_async.cli.consumer_timeout import Management  # noqa: PLC0415 - heavy: HTTP
+
+    address = BrokerAddress.from_options(url, ca=ca, cert=cert, key=key)
     return BrokerOptions(
-        address=BrokerAddress.from_options(url, ca=ca, cert=cert, key=key),
+        address=address,
         hard_limit_seconds=hard_limit_seconds or DEFAULT_HARD_LIMIT_SECONDS,
         trace_host=trace_host,
         trace_port=trace_port or 0,
         trace_urls=tuple(trace_urls or ()),
+        management=Management.from_option(management, address),
     )
+
+
+@contextmanager
+def naming(address: BrokerAddress) -> Iterator[None]:
+    """Let what a bus raises name the broker, once.
+
+    Raises:
+        SpicaError: in place of each `BusError`.
+    """
+    try:
+        yield
+    except BusError as error:
+        told = str(error).removeprefix(f"{address}: ")
+        raise SpicaError(f"{address}: {told}") from error
 
 
 @asynccontextmanager
@@ -123,7 +154,7 @@ async def connected(
         SpicaError: no connection came about.
     """
     async with AsyncExitStack() as stack:
-        try:
+        with naming(address):
             bus = await stack.enter_async_context(
                 RabbitBus.open(
                     address,
@@ -132,10 +163,36 @@ async def connected(
                     on_state=on_state,
                 )
             )
-        except BusError as error:
-            told = str(error).removeprefix(f"{address}: ")
-            raise SpicaError(f"{address}: {told}") from error
         yield bus
+
+
+async def check_consumer_timeout(bus: Bus, queue: str, options: BrokerOptions) -> None:
+    """Look up, if we were told where, whether the broker leaves an evaluation its time.
+
+    What is not known is no error: the queue is yet to be made, or only the broker's own
+    configuration has a consumer timeout, which nobody tells.
+
+    Raises:
+        InputError: requests in this queue may not be held for so long.
+        SpicaError: the management API did not answer as one does, or the broker did not.
+    """
+    from spica_async.cli.consumer_timeout import consumer_timeouts  # noqa: PLC0415 - as above
+
+    if options.management is None:
+        return
+    with naming(options.address):
+        try:
+            await bus.queue_status(queue)
+        except QueueNotFoundError:
+            return
+    virtual_host, limit = options.address.virtual_host, options.hard_limit_seconds
+    for timeout in await consumer_timeouts(options.management, virtual_host, [queue]):
+        if not timeout.allows(limit):
+            raise InputError(
+                f"--hard-limit-seconds: evaluations of up to {limit:g} s need a consumer_timeout"
+                f" of at least {limit + HOLD_MARGIN_SECONDS:g} s; queue {queue} has"
+                f" {timeout.seconds:g} s by {timeout.set_by}"
+            )
 
 
 @asynccontextmanager
@@ -155,11 +212,11 @@ async def offered(
     advertised = host
     if host in _EVERY_ADDRESS:
         advertised = await asyncio.to_thread(_own_address, address)
-    async with TraceServer.open(
+    async with serving(
         trace, host=host, port=options.trace_port, advertised_host=advertised
-    ) as server:
+    ) as own:
         elsewhere = [TraceSource(url=url) for url in options.trace_urls]
-        yield trace.model_copy(update={"sources": [*elsewhere, *server.sources(trace)]})
+        yield trace.model_copy(update={"sources": [*elsewhere, own]})
 
 
 def _own_address(broker: BrokerAddress) -> str:

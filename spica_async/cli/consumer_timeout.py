@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 from urllib.parse import quote
 
 import aiohttp
@@ -13,7 +14,10 @@ from pydantic import SecretStr
 from yarl import URL
 
 from spica_async.bus.address import BrokerAddress
+from spica_async.bus.limits import HOLD_MARGIN_SECONDS
 from spica_async.errors import InputError, SpicaError
+
+URL_VARIABLE: Final = "SPICA_BUS_MANAGEMENT"
 
 _ANSWER_SECONDS = 10.0
 
@@ -26,18 +30,30 @@ class Management:
     authorization: SecretStr
 
     @classmethod
-    def from_option(cls, text: str, address: BrokerAddress) -> Management:
-        """Read `--management`; the broker's own user stands in for one that the URL lacks.
+    def from_option(
+        cls,
+        text: str | None,
+        address: BrokerAddress,
+        environ: Mapping[str, str] = os.environ,
+    ) -> Management | None:
+        """Read `--management`, or else the variable `SPICA_BUS_MANAGEMENT`; none without both.
+
+        The broker's own user stands in for one that the URL lacks.
 
         Raises:
             InputError: it is not an http or https URL.
         """
+        source = "--management"
+        if text is None:
+            source, text = URL_VARIABLE, environ.get(URL_VARIABLE)
+            if not text:
+                return None
         try:
             url = URL(text)
         except ValueError:
             url = URL()
         if url.scheme not in {"http", "https"} or not url.host:
-            raise InputError("--management: not a URL such as http://user:password@host:15672")
+            raise InputError(f"{source}: not a URL such as http://user:password@host:15672")
         user, password = url.user, url.password or ""
         if user is None:
             user, password = address.user, address.password.get_secret_value()
@@ -58,8 +74,8 @@ class ConsumerTimeout:
     set_by: str | None = None
 
     def allows(self, hard_limit_seconds: float) -> bool:
-        """Whether an evaluation may take so long, as far as is known."""
-        return self.seconds is None or hard_limit_seconds < self.seconds
+        """Whether it leaves an evaluation so long, with what is around it, as far as is known."""
+        return self.seconds is None or hard_limit_seconds + HOLD_MARGIN_SECONDS <= self.seconds
 
 
 async def consumer_timeouts(
@@ -88,7 +104,7 @@ async def _look_up(
     except (aiohttp.ClientError, TimeoutError, ValueError) as error:
         status = f"HTTP {error.status}" if isinstance(error, aiohttp.ClientResponseError) else ""
         why = status or str(error) or "no answer"
-        raise SpicaError(f"--management {base}: queue {queue}: {why}") from None
+        raise SpicaError(f"management API {base}: queue {queue}: {why}") from None
     return _read(queue, facts)
 
 

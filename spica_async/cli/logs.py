@@ -1,4 +1,4 @@
-"""Where the coordinator's log lines go: a file beside the results, or only warnings to stderr."""
+"""Where log lines go: a file beside the results, or only warnings to stderr."""
 
 from __future__ import annotations
 
@@ -12,22 +12,24 @@ import structlog
 
 def log_warnings_to_stderr() -> None:
     """Before there is a results folder, only warnings matter."""
-    _configure(sys.stderr, logging.WARNING, colors=sys.stderr.isatty())
+    log_to(sys.stderr, logging.WARNING, structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()))
 
 
 def log_to_file(path: Path) -> None:
     """Everything from here on goes to `path`, one JSON-free line per event."""
-    _configure(path.open("a", encoding="utf-8", buffering=1), logging.INFO, colors=False)
+    file = path.open("a", encoding="utf-8", buffering=1)
+    log_to(file, logging.INFO, structlog.dev.ConsoleRenderer(colors=False))
 
 
-def _configure(stream: TextIO, level: int, *, colors: bool) -> None:
+def log_to(stream: TextIO, level: int, renderer: structlog.typing.Processor) -> None:
+    """Everything from here on that is of this level or above goes to `stream`."""
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso"),
             structlog.processors.format_exc_info,
-            structlog.dev.ConsoleRenderer(colors=colors),
+            renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.WriteLoggerFactory(file=stream),

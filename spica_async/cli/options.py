@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from spica_async.bus.limits import DEFAULT_HARD_LIMIT_SECONDS
+from spica_async.bus.limits import DEFAULT_HARD_LIMIT_SECONDS, HOLD_MARGIN_SECONDS
 
 DEFAULT_GRACE_SECONDS = 10.0
 """With a broker; enough for a small replay to end and for its result to arrive."""
@@ -15,8 +15,8 @@ DEFAULT_GRACE_SECONDS = 10.0
 Bus = Annotated[
     str | None,
     typer.Option(
-        help="the broker: amqp:// or amqps:// and user:password@host:port/virtual-host, of which"
-        " the host is needed; default: the variable SPICA_BUS",
+        help="the broker: amqp://host or amqps://host; user:password@ goes before the host, :port"
+        " and /virtual-host behind it; default: the variable SPICA_BUS",
         metavar="URL",
     ),
 ]
@@ -36,9 +36,11 @@ HardLimitSeconds = Annotated[
     float | None,
     typer.Option(
         min=1,
-        help="the longest that an evaluation may take over a broker, below its consumer_timeout;"
+        help="the longest that an evaluation may take over a broker, at least"
+        f" {HOLD_MARGIN_SECONDS:g} s below its consumer_timeout;"
         f" default: {DEFAULT_HARD_LIMIT_SECONDS:g}",
         metavar="SECONDS",
+        show_default=False,
     ),
 ]
 Engines = Annotated[
@@ -52,8 +54,9 @@ ManagementUrl = Annotated[
     str | None,
     typer.Option(
         "--management",
-        help="the broker's management API, e.g. http://user:password@host:15672, which knows the"
-        " consumer_timeout of queues; default user: the broker's",
+        help="the broker's management API, e.g. http://host:15672, to see whether the"
+        " consumer_timeout of queues leaves an evaluation its time; with user:password@ before the"
+        " host, or else the broker's; default: the variable SPICA_BUS_MANAGEMENT",
         metavar="URL",
     ),
 ]
@@ -88,7 +91,7 @@ TraceUrls = Annotated[
     typer.Option(
         "--trace-url",
         help="where workers may fetch the trace before they ask this coordinator: http, https or"
-        " what fsspec opens, e.g. s3; may be repeated",
+        " what fsspec opens, e.g. s3; no chain with ::; may be repeated",
         metavar="URL",
     ),
 ]

@@ -14,20 +14,22 @@ from pathlib import Path
 from schemas.results import SweepResult, SweepStatus
 from spica_async.bus.memory import MemoryBus
 from spica_async.bus.port import Bus, BusError
+from spica_async.bus.topology import requests_queue
 from spica_async.cli import EXIT_INTERRUPTED
-from spica_async.cli.broker import BrokerOptions, connected, offered
+from spica_async.cli.broker import BrokerOptions, check_consumer_timeout, connected, offered
 from spica_async.cli.inputs import Inputs, read_inputs
 from spica_async.cli.logs import log_to_file, log_warnings_to_stderr
 from spica_async.cli.tables import plan_notes, print_view, result_view
 from spica_async.display import Display, ProgressConsole, showing
 from spica_async.engine.versions import engine_fingerprint, engine_versions
-from spica_async.errors import InputError, SpicaError, first_cause
+from spica_async.errors import SpicaError, first_cause
+from spica_async.interrupts import Interrupts
 from spica_async.results import ResultsFolder, new_sweep_id
 from spica_async.space.knobs import scales
 from spica_async.sweep import Sweep
 from workers.process import ChildStartError
-from workers.program import WorkerOptions, run_worker
-from workers.settings import ENGINE_WARM_UP, ChildSettings, default_slots, slots_that_fit
+from workers.program import WorkerOptions, checked_slots, run_worker
+from workers.settings import ENGINE_WARM_UP, ChildSettings
 from workers.supervisor import default_name
 from workers.traces import TraceCache
 
@@ -93,22 +95,23 @@ def _slots(options: RunOptions, *, parallel_evals: int) -> int:
     """
     if options.slots is None and options.broker is not None:
         return 0
-    fitting = slots_that_fit()
-    if options.slots is not None and options.slots > fitting:
-        raise InputError(f"--slots: the memory that is free now is enough for {fitting}")
-    return min(options.slots or default_slots(), fitting, parallel_evals)
+    return min(checked_slots(options.slots), parallel_evals)
 
 
 async def _run(inputs: Inputs, options: RunOptions, slots: int, display: Display) -> SweepResult:
     time = asyncio.get_running_loop().time
     began = time()
-    interrupts = _Interrupts()
+    interrupts = Interrupts()
+    # The last one is the end of the terminal.
+    interrupts.listen(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     sweep_id = new_sweep_id()
     async with AsyncExitStack() as stack:
         # Before the plan, so that what is wrong with the broker shows at once.
         bus = await stack.enter_async_context(_coordinators_bus(options.broker, sweep_id, display))
         trace = inputs.trace
+        fingerprint = engine_fingerprint()
         if options.broker is not None:
+            await check_consumer_timeout(bus, requests_queue(fingerprint).name, options.broker)
             trace = await stack.enter_async_context(offered(trace, options.broker))
         plan = await inputs.plan(display.planning)
         for note in plan_notes(plan):
@@ -124,7 +127,7 @@ async def _run(inputs: Inputs, options: RunOptions, slots: int, display: Display
             folder=folder,
             display=display,
             versions=engine_versions(),
-            fingerprint=engine_fingerprint(),
+            fingerprint=fingerprint,
             planning_seconds=time() - began,
             grace_seconds=options.grace_seconds,
         )
@@ -145,7 +148,7 @@ async def _run(inputs: Inputs, options: RunOptions, slots: int, display: Display
             )
             workers_bus = await stack.enter_async_context(_workers_bus(options.broker, bus))
             await stack.enter_async_context(_local_worker(workers_bus, worker))
-        interrupts.has_something_to_keep = True
+        interrupts.can_stop = True
         return await sweep.run(bus, interrupts.stop)
 
 
@@ -203,23 +206,3 @@ async def _local_worker(bus: Bus, worker: WorkerOptions) -> AsyncIterator[None]:
         started = not isinstance(cause, ChildStartError)
         what = "the worker in this process failed" if started else "no replay could be started"
         raise SpicaError(f"{what}: {cause}; see {worker.children.log_folder}") from None
-
-
-class _Interrupts:
-    """What Ctrl-C, SIGTERM and the end of the terminal do.
-
-    Until there is something to keep they cancel the task. Then the first one sets `stop`, so that
-    what was found is written and shown, and only a second one cancels.
-    """
-
-    def __init__(self) -> None:
-        self.stop = asyncio.Event()
-        self.has_something_to_keep = False
-        self._task = asyncio.current_task()
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            asyncio.get_running_loop().add_signal_handler(number, self._interrupt)
-
-    def _interrupt(self) -> None:
-        if self._task is not None and (self.stop.is_set() or not self.has_something_to_keep):
-            self._task.cancel()
-        self.stop.set()

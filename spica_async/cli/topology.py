@@ -13,14 +13,16 @@ from rich.table import Table
 from rich.text import Text
 
 from spica_async.bus.address import BrokerAddress
-from spica_async.bus.port import BusError, QueueSpec
+from spica_async.bus.limits import HOLD_MARGIN_SECONDS
+from spica_async.bus.port import QueueSpec
 from spica_async.bus.rabbitmq.audit import Finding, Standing, audit
 from spica_async.bus.topology import DEAD_QUEUE, requests_queue
+from spica_async.cli.broker import naming
 from spica_async.cli.consumer_timeout import ConsumerTimeout, Management, consumer_timeouts
 from spica_async.cli.logs import log_warnings_to_stderr
 from spica_async.cli.tables import print_view
 from spica_async.engine.versions import engine_fingerprint
-from spica_async.errors import InputError, SpicaError
+from spica_async.errors import InputError
 
 _GOOD = frozenset({Standing.OK, Standing.EXISTS})
 _MEANING = {
@@ -64,11 +66,8 @@ def topology_command(
             return found, []
         return found, await consumer_timeouts(management, address.virtual_host, names)
 
-    try:
+    with naming(address):
         found, timeouts = asyncio.run(look())
-    except BusError as error:
-        told = str(error).removeprefix(f"{address}: ")
-        raise SpicaError(f"{address}: {told}") from None
     short = [timeout for timeout in timeouts if not timeout.allows(hard_limit_seconds)]
     good = not short and all(finding.standing in _GOOD for finding in found)
     if as_json:
@@ -110,19 +109,22 @@ def _view(
 def _timeout_lines(
     timeouts: Sequence[ConsumerTimeout], hard_limit_seconds: float, *, asked: bool
 ) -> list[str]:
-    limit = f"the hard limit of an evaluation, {hard_limit_seconds:g} s"
+    needed = (
+        f"{hard_limit_seconds + HOLD_MARGIN_SECONDS:g} s, as evaluations of up to"
+        f" {hard_limit_seconds:g} s need"
+    )
     if not asked:
-        told = f"the broker's consumer_timeout, which must be longer than {limit}"
+        told = f"the broker's consumer_timeout, which must be at least {needed}"
         return [f"not checked: {told}; --management URL looks it up"]
     lines = []
     for timeout in timeouts:
         if timeout.seconds is None:
             told = (
                 "no policy and no argument sets it; that of the node's own configuration, which"
-                f" cannot be looked up, must be longer than {limit}"
+                f" cannot be looked up, must be at least {needed}"
             )
         else:
-            verdict = "longer" if timeout.allows(hard_limit_seconds) else "NOT LONGER"
-            told = f"{timeout.seconds:g} s by {timeout.set_by}, {verdict} than {limit}"
+            verdict = "at least" if timeout.allows(hard_limit_seconds) else "LESS than"
+            told = f"{timeout.seconds:g} s by {timeout.set_by}, {verdict} {needed}"
         lines.append(f"{timeout.queue}: consumer timeout: {told}")
     return lines

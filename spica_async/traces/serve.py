@@ -1,4 +1,4 @@
-"""Serves the coordinator's traces to workers on other hosts, by digest and to who has the token."""
+"""Serves a sweep's trace to workers on other hosts, by digest and to who has the token."""
 
 from __future__ import annotations
 
@@ -19,74 +19,59 @@ _TOKEN_BYTES: Final = 32
 # A worker gives up earlier; this frees the place of one that was stopped in the middle.
 _DOWNLOAD_SECONDS: Final = 300.0
 _SHUTDOWN_SECONDS: Final = 1.0
-_ALL_ADDRESSES: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared with, not bound to
 
 log = structlog.get_logger(__name__)
 
 
-class TraceServer:
-    """Answers GET and HEAD of `/traces/<sha256>`, ranges included; made with `open`.
+@asynccontextmanager
+async def serving(
+    load: TraceLoad,
+    *,
+    host: str,
+    port: int = 0,
+    advertised_host: str | None = None,
+    download_seconds: float = _DOWNLOAD_SECONDS,
+) -> AsyncIterator[TraceSource]:
+    """Serve a trace as long as the context, and give where a worker may fetch it.
 
-    Without the token the answer is 401, for a digest that is not offered 404, and 410 for a file
-    that has changed since it was.
+    What is answered are GET and HEAD of `/traces/<sha256>`, ranges included. Without the token the
+    answer is 401, for another digest 404, and 410 for a file that has changed since it was offered.
+
+    Args:
+        load: a trace that lies at its path.
+        host: name or address to listen at; `0.0.0.0` for all of IPv4, `::` for all of IPv6.
+        port: 0 takes any that is free.
+        advertised_host: stands in the URL in place of `host`.
+        download_seconds: the most that one download may take.
+
+    Raises:
+        InputError: the address cannot be listened at, or the trace cannot be read.
     """
+    from aiohttp import web  # noqa: PLC0415 - heavy, and only needed where there is a broker
 
-    def __init__(self, url: str, token: str) -> None:
-        self.url = url
-        self._token = SecretStr(token)
+    from spica_async.traces.answers import Offer, application  # noqa: PLC0415 - as above
 
-    @classmethod
-    @asynccontextmanager
-    async def open(
-        cls,
-        *loads: TraceLoad,
-        host: str,
-        port: int = 0,
-        advertised_host: str | None = None,
-        download_seconds: float = _DOWNLOAD_SECONDS,
-    ) -> AsyncIterator[TraceServer]:
-        """Serve the loads' files as long as the context.
-
-        Args:
-            loads: traces that lie at their paths.
-            host: name or address to listen at; `0.0.0.0` for all of IPv4, `::` for all of IPv6.
-            port: 0 takes any that is free.
-            advertised_host: stands in the URLs; by default `host`, or this machine's name when
-                it listens at all addresses.
-            download_seconds: the most that one download may take.
-
-        Raises:
-            InputError: the address cannot be listened at, or a trace cannot be read.
-        """
-        from aiohttp import web  # noqa: PLC0415 - heavy, and only needed where there is a broker
-
-        from spica_async.traces.answers import Offer, application  # noqa: PLC0415 - as above
-
+    try:
+        offers = {load.sha256: Offer.of(load)}
+    except OSError as error:
+        reason = _reason(error)
+        raise InputError(f"workload.trace_path: {error.filename}: {reason}") from error
+    token = secrets.token_urlsafe(_TOKEN_BYTES)
+    with closing(await _listen(host, port)) as listener:
+        base = _base_url(advertised_host or host, listener.getsockname()[1])
+        source = TraceSource(url=f"{base}/traces/{load.sha256}", token=SecretStr(token))
+        runner = web.AppRunner(
+            application(offers, token, download_seconds=download_seconds),
+            access_log=None,
+            shutdown_timeout=_SHUTDOWN_SECONDS,
+        )
+        await runner.setup()
         try:
-            offers = {load.sha256: Offer.of(load) for load in loads}
-        except OSError as error:
-            reason = _reason(error)
-            raise InputError(f"workload.trace_path: {error.filename}: {reason}") from error
-        token = secrets.token_urlsafe(_TOKEN_BYTES)
-        with closing(await _listen(host, port)) as listener:
-            fallback = socket.gethostname() if host in _ALL_ADDRESSES else host
-            url = _base_url(advertised_host or fallback, listener.getsockname()[1])
-            runner = web.AppRunner(
-                application(offers, token, download_seconds=download_seconds),
-                access_log=None,
-                shutdown_timeout=_SHUTDOWN_SECONDS,
-            )
-            await runner.setup()
-            try:
-                await web.SockSite(runner, listener).start()
-                log.info("coordinator.traces_served", url=url)
-                yield cls(url, token)
-            finally:
-                await runner.cleanup()
-
-    def sources(self, load: TraceLoad) -> list[TraceSource]:
-        """Where a worker may fetch this trace from the server."""
-        return [TraceSource(url=f"{self.url}/traces/{load.sha256}", token=self._token)]
+            await web.SockSite(runner, listener).start()
+            log.info("coordinator.trace_served", url=source.url)
+            yield source
+        finally:
+            await runner.cleanup()
 
 
 def address_towards(host: str, port: int) -> str:
@@ -105,7 +90,7 @@ async def _listen(host: str, port: int) -> socket.socket:
     """A listener at the first address of `host`: one port, which is then the one to advertise.
 
     Raises:
-        InputError: as `TraceServer.open`.
+        InputError: as `serving`.
     """
     try:
         found = await asyncio.get_running_loop().getaddrinfo(

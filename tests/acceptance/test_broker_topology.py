@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import base64
 import json
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable
 from typing import Any
 
 import aio_pika
 import pytest
 from support.broker import VirtualHost
 from support.commands import Finished, Spica
+from support.management import BY_BOTH, BY_POLICY, ManagementApi
 
+from spica_async.bus import limits
 from spica_async.bus.address import BrokerAddress
 from spica_async.bus.topology import DEAD_QUEUE, requests_queue
-from spica_async.cli.consumer_timeout import Management, consumer_timeouts
+from spica_async.cli.consumer_timeout import ConsumerTimeout, Management, consumer_timeouts
 from spica_async.errors import InputError
 
 ENGINES = ("--engine", "one", "--engine", "two")
@@ -121,50 +118,6 @@ def test_without_rights_one_sees_what_exists_and_makes_nothing(
     assert standings(seen) == dict.fromkeys(ALL, "exists")
 
 
-@dataclass
-class ManagementApi:
-    """Answers for queues as RabbitMQ's management plugin does, and keeps who asked for what."""
-
-    facts: dict[str, Any]
-    status: int = 200
-    asked: list[str] = field(default_factory=list)
-    logins: set[str] = field(default_factory=set)
-    url: str = ""
-
-    @contextmanager
-    def serving(self) -> Iterator[ManagementApi]:
-        api = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                api.asked.append(self.path)
-                _, _, login = self.headers["Authorization"].partition(" ")
-                api.logins.add(base64.b64decode(login).decode())
-                body = json.dumps(api.facts).encode()
-                self.send_response(api.status)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
-                pass
-
-        with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-            thread = threading.Thread(target=server.serve_forever)
-            thread.start()
-            self.url = f"http://ann:top%40secret@127.0.0.1:{server.server_port}/rabbit"
-            try:
-                yield self
-            finally:
-                server.shutdown()
-                thread.join()
-
-
-BY_POLICY = {"policy": "slow", "effective_policy_definition": {"consumer-timeout": 3_600_000}}
-BY_BOTH = BY_POLICY | {"arguments": {"x-consumer-timeout": 60_000}}
-
-
 @pytest.mark.parametrize(
     ("facts", "found"),
     [
@@ -181,16 +134,29 @@ async def test_what_the_management_api_tells(
     address = BrokerAddress.from_options("amqp://mq")
     with ManagementApi(facts).serving() as api:
         management = Management.from_option(api.url, address)
+        assert management is not None
         (told,) = await consumer_timeouts(management, "a/b", ["spica.requests.x"])
 
     assert (told.seconds, told.set_by) == found
     assert api.asked == ["/rabbit/api/queues/a%2Fb/spica.requests.x"]
     assert api.logins == {"ann:top@secret"}
-    assert told.allows(59)
-    assert told.allows(3600) is (told.seconds is None)
 
 
-@pytest.mark.parametrize(("limit", "good"), [("3599", True), ("3600", False)])
+@pytest.mark.parametrize(
+    ("seconds", "limit", "good"),
+    [
+        (1800, limits.DEFAULT_HARD_LIMIT_SECONDS, True),
+        (1799, limits.DEFAULT_HARD_LIMIT_SECONDS, False),
+        (None, 1e6, True),
+    ],
+)
+def test_a_fetched_trace_and_a_minute_go_beside_the_hard_limit(
+    seconds: float | None, limit: float, *, good: bool
+) -> None:
+    assert ConsumerTimeout("queue", seconds, "somebody").allows(limit) is good
+
+
+@pytest.mark.parametrize(("limit", "good"), [("3300", True), ("3301", False)])
 def test_the_consumer_timeout_is_compared_with_the_hard_limit(
     topology: Topology, limit: str, *, good: bool
 ) -> None:
@@ -208,6 +174,7 @@ async def test_the_brokers_user_may_be_that_of_the_management_api() -> None:
     address = BrokerAddress.from_options("amqp://bob:own@mq")
     with ManagementApi({}).serving() as api:
         management = Management.from_option(api.url.replace("ann:top%40secret@", ""), address)
+        assert management is not None
         await consumer_timeouts(management, "/", ["queue"])
 
     assert api.logins == {"bob:own"}
@@ -227,7 +194,7 @@ def test_a_management_api_that_refuses(spica: Spica, broker_vhost: VirtualHost) 
     with ManagementApi({}, status=401).serving() as api:
         finished = spica("topology", "check", "--bus", broker_vhost.url, "--management", api.url)
 
-    one_error(finished, 1, "--management", "HTTP 401")
+    one_error(finished, 1, "management API http://127.0.0.1", "HTTP 401")
     assert "secret" not in finished.stderr
 
 
@@ -242,6 +209,21 @@ def test_a_wrong_url_of_the_management_api() -> None:
     for url in ("mq:15672", "ftp://mq", "http://", "http://[", ""):
         with pytest.raises(InputError, match=r"^--management: "):
             Management.from_option(url, address)
+    with pytest.raises(InputError, match=r"^SPICA_BUS_MANAGEMENT: "):
+        Management.from_option(None, address, {"SPICA_BUS_MANAGEMENT": "mq:15672"})
+
+
+def test_the_management_api_may_be_named_by_a_variable() -> None:
+    address = BrokerAddress.from_options("amqp://mq")
+
+    def read(option: str | None, **environ: str) -> str | None:
+        management = Management.from_option(option, address, environ)
+        return None if management is None else str(management.url)
+
+    assert read(None) is None
+    assert read(None, SPICA_BUS_MANAGEMENT="") is None
+    assert read(None, SPICA_BUS_MANAGEMENT="http://there:15672") == "http://there:15672"
+    assert read("http://here:1", SPICA_BUS_MANAGEMENT="http://there:1") == "http://here:1"
 
 
 def test_a_broker_that_refuses_the_user(spica: Spica, broker_vhost: VirtualHost) -> None:

@@ -9,9 +9,9 @@ import pytest
 from typer.main import get_command
 
 from spica_async import cli
-from spica_async.bus import limits, topology
-from spica_async.bus.address import DEFAULT_HEARTBEAT_SECONDS
+from spica_async.bus import address, limits, topology
 from spica_async.bus.rabbitmq.bus import DEFAULT_CONNECT_SECONDS, DEFAULT_PATIENCE_SECONDS
+from spica_async.cli import consumer_timeout
 from workers import cli as worker_cli
 from workers import supervisor, traces
 
@@ -42,7 +42,7 @@ def test_every_option_on_the_page_exists() -> None:
     ("line", "value", "unit"),
     [
         ("requests of a sweep in flight", 16, ""),
-        ("heartbeat of connections", DEFAULT_HEARTBEAT_SECONDS, " s"),
+        ("heartbeat of connections", address.DEFAULT_HEARTBEAT_SECONDS, " s"),
         ("heartbeat of workers", supervisor.DEFAULT_HEARTBEAT_SECONDS, " s"),
         ("hard limit of an evaluation", limits.DEFAULT_HARD_LIMIT_SECONDS, " s"),
         ("delivery limit", topology.DELIVERY_LIMIT, ""),
@@ -56,16 +56,29 @@ def test_the_defaults_are_those_of_the_code(line: str, value: float, unit: str) 
 
 
 def test_the_times_are_those_of_the_code() -> None:
-    assert f"plus {traces.DEFAULT_FETCH_SECONDS:g} s" in PAGE
+    margin, fetch = limits.HOLD_MARGIN_SECONDS, limits.DEFAULT_FETCH_SECONDS
+    assert f"plus {margin:g} s: {fetch:g} s, which" in PAGE
+    assert margin == fetch + 60
     assert f"after {DEFAULT_CONNECT_SECONDS:g} s" in PAGE
     assert "after ten minutes it ends" in PAGE
     assert DEFAULT_PATIENCE_SECONDS == 10 * 60
     assert "expires after a day" in PAGE
     assert topology.RESULTS_EXPIRE_SECONDS == 24 * 60 * 60
     # Both together must end before RabbitMQ takes the request away.
-    held = limits.DEFAULT_HARD_LIMIT_SECONDS + traces.DEFAULT_FETCH_SECONDS
-    assert held < 1800
+    assert limits.DEFAULT_HARD_LIMIT_SECONDS + margin <= 1800
     assert "| 1800 s |" in PAGE
+
+
+def test_the_variables_are_those_of_the_code() -> None:
+    known = {
+        address.URL_VARIABLE,
+        address.USER_VARIABLE,
+        address.PASSWORD_VARIABLE,
+        address.PASSWORD_FILE_VARIABLE,
+        consumer_timeout.URL_VARIABLE,
+        "SPICA_SWEEP",  # of compose.yaml
+    }
+    assert set(re.findall(r"SPICA_[A-Z_]+", PAGE)) == known
 
 
 def test_the_names_on_the_broker_are_those_of_the_code() -> None:

@@ -86,6 +86,7 @@ def test_a_hosts_name_becomes_a_queues(run: Any, monkeypatch: pytest.MonkeyPatch
         ("--slots", "1000000"),
         ("--drain-seconds", "-1"),
         ("--heartbeat-seconds", "0"),
+        ("--heartbeat-seconds", "61"),
         ("--hard-limit-seconds", "0"),
         ("--log-folder", "/dev/null/x"),
         ("--trace-cache", "/dev/null/x"),

@@ -308,6 +308,16 @@ async def test_a_storage_that_quotes_the_url_gives_nothing_away(
     assert "secret" not in message
 
 
+async def test_a_chain_of_urls_is_not_followed_and_gives_nothing_away(tmp_path: Path) -> None:
+    here = tmp_path / "trace.jsonl"
+    here.write_bytes(CONTENT)
+    load = load_of(CONTENT, sources=[f"simplecache::file://{here}?secret"])
+    with capture_logs() as logs:
+        message = await failure_of(open_cache(tmp_path / "cache"), load)
+    assert message.endswith("; a chain of URLs: only a single URL is taken, without ::")
+    assert "secret" not in f"{message} {logs}"
+
+
 @pytest.mark.parametrize(
     ("url", "public"),
     [
@@ -315,6 +325,9 @@ async def test_a_storage_that_quotes_the_url_gives_nothing_away(
         ("s3://bucket/key", "s3://bucket/key"),
         ("/a/path?secret", "/a/path"),
         ("http://[secret", "a source whose URL cannot be read"),
+        ("simplecache::http://user:secret@host/a?secret", "a chain of URLs"),
+        ("http::s3://user:secret@bucket/a", "a chain of URLs"),
+        ("https://[fd00::1]:81/a::b?secret", "https://[fd00::1]:81/a::b"),
     ],
 )
 def test_a_url_is_shown_without_its_secrets(url: str, public: str) -> None:
