@@ -16,7 +16,7 @@ from pamqp.header import ContentHeader
 
 @cache
 def tolerate_unreadable_properties() -> None:
-    """Have messages arrive without the properties that cannot be read, or that nobody here reads.
+    """Have messages arrive without properties, if these cannot be read, and never with dates.
 
     Without a type they are refused like other garbage.
     """
@@ -30,14 +30,8 @@ def tolerate_unreadable_properties() -> None:
             # The size of the body stands before the properties and has been read.
             self.properties = Basic.Properties()
             return
-        read = self.properties
-        # The library decodes some of the others, such as dates, only later, and fails then.
-        self.properties = Basic.Properties(
-            content_type=read.content_type,
-            headers=read.headers,
-            message_id=read.message_id,
-            message_type=read.message_type,
-            reply_to=read.reply_to,
-        )
+        # The library decodes these only later, when a message is handed out, and may fail then.
+        self.properties.expiration = None
+        self.properties.timestamp = None
 
     ContentHeader.unmarshal = tolerant  # type: ignore[method-assign]  # see the module's docstring
