@@ -30,7 +30,7 @@ from spica_async.bus.topology import (
 )
 from workers.tally import Tally
 
-_UNTOLD_STARTS = 256
+_UNTOLD_STARTS = 2048
 _TELLING_SECONDS = 0.25
 """Who has ended after so long again need not be told of: an event costs as much as a result."""
 _GOODBYE_SECONDS = 2.0

@@ -33,7 +33,7 @@ from spica_async.bus.rabbitmq.declaring import (
     exchange_declarations,
     queue_declaration,
 )
-from spica_async.bus.rabbitmq.delivery import from_pika, to_pika
+from spica_async.bus.rabbitmq.delivery import properties, read_message
 from spica_async.bus.rabbitmq.errors import (
     NotFoundError,
     OtherArgumentsError,
@@ -182,10 +182,15 @@ class RabbitBus:
             raise UnroutableError(f"{what}: no queue can be called {queue[:40]!r}")
 
         async def try_to_publish() -> None:
-            channel = await self._work.get()
+            channel = await (await self._work.get()).get_underlay_channel()
             with translated():
-                await channel.default_exchange.publish(
-                    to_pika(message, persistent=True), routing_key=queue
+                await channel.basic_publish(
+                    message.body,
+                    routing_key=queue,
+                    properties=properties(message, persistent=True),
+                    mandatory=True,
+                    # The broker's confirmation is waited for, which says more.
+                    wait=False,  # type: ignore[call-arg]  # missing from the abstract class alone
                 )
 
         try:
@@ -226,7 +231,7 @@ class RabbitBus:
             exchange=EVENTS_EXCHANGE,
             pattern=pattern,
             queue_prefix=f"{self._private_queues}.events",
-            read=lambda incoming: Event(incoming.routing_key or "", from_pika(incoming)),
+            read=lambda incoming: Event(incoming.routing_key or "", read_message(incoming)),
             patience_seconds=self._patience_seconds,
         )
 
@@ -246,18 +251,20 @@ class RabbitBus:
             exchange=CONTROL_EXCHANGE,
             pattern="",
             queue_prefix=f"{self._private_queues}.control",
-            read=from_pika,
+            read=read_message,
             patience_seconds=self._patience_seconds,
         )
 
     async def _tell(
         self, through: ReusedChannel, exchange: str, topic: str, message: Message
     ) -> None:
-        channel = await through.get()
+        channel = await (await through.get()).get_underlay_channel()
         with translated():
-            target = await channel.get_exchange(exchange, ensure=False)
-            await target.publish(
-                to_pika(message, persistent=False), routing_key=topic, mandatory=False
+            await channel.basic_publish(
+                message.body,
+                exchange=exchange,
+                routing_key=topic,
+                properties=properties(message, persistent=False),
             )
 
     async def _declare(self, what: str, declare: Declaration) -> None:

@@ -9,7 +9,8 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 import structlog
-from aio_pika.abc import AbstractChannel, AbstractIncomingMessage
+from aio_pika.abc import AbstractChannel
+from aiormq.abc import DeliveredMessage
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 
 from spica_async.bus.inbox import Inbox
@@ -166,7 +167,7 @@ class RabbitConsumer:
                 self._log.warning("bus.consumer_lost", why=why)
                 self._ended.set()
 
-        async def deliver(incoming: AbstractIncomingMessage) -> None:
+        async def deliver(incoming: DeliveredMessage) -> None:
             if life.ended:
                 return  # The channel is about to close, which gives the message back.
             delivery = RabbitDelivery(self._queue, life, incoming)
@@ -184,10 +185,10 @@ class RabbitConsumer:
                 channel.close_callbacks.add(
                     lambda _, error: end("closed" if error is None else explanation(error))
                 )
-                queue = await channel.get_queue(self._queue, ensure=False)
                 # Before the answer: the first deliveries may come along with it.
                 self._life, self._channel = life, channel
-                self._tag = await queue.consume(deliver)
+                consuming = await underlay.basic_consume(self._queue, deliver)
+                self._tag = consuming.consumer_tag
         except BaseException:
             life.ended = True
             await close_channel(channel)

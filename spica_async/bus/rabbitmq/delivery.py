@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
 
-from aio_pika import Message as PikaMessage
-from aio_pika.abc import AbstractIncomingMessage, DeliveryMode
+from aiormq.abc import DeliveredMessage
+from pamqp.commands import Basic
 
 from spica_async.bus.port import (
     AlreadySettledError,
@@ -19,23 +19,28 @@ from spica_async.bus.port import (
 )
 from spica_async.bus.rabbitmq.errors import TransientError, translated
 
+_PERSISTENT, _TRANSIENT = 2, 1
 
-def to_pika(message: Message, *, persistent: bool) -> PikaMessage:
-    """The message as the client library sends it."""
-    return PikaMessage(
-        message.body,
-        message_id=message.message_id,
-        type=message.type,
-        reply_to=message.reply_to,
+
+def properties(message: Message, *, persistent: bool) -> Basic.Properties:
+    """What goes beside the body of a message."""
+    return Basic.Properties(
         content_type="application/json",
-        delivery_mode=DeliveryMode.PERSISTENT if persistent else DeliveryMode.NOT_PERSISTENT,
+        delivery_mode=_PERSISTENT if persistent else _TRANSIENT,
+        message_id=message.message_id,
+        message_type=message.type,
+        reply_to=message.reply_to,
     )
 
 
-def from_pika(message: AbstractIncomingMessage) -> Message:
+def read_message(incoming: DeliveredMessage) -> Message:
     """What was published; foreign messages may lack an id or a type, which are empty then."""
+    beside = incoming.header.properties
     return Message(
-        message.body, message.message_id or "", message.type or "", message.reply_to or None
+        incoming.body,
+        beside.message_id or "",
+        beside.message_type or "",
+        beside.reply_to or None,
     )
 
 
@@ -57,11 +62,11 @@ class _State(Enum):
 class RabbitDelivery:
     """Implements `spica_async.bus.port.Delivery`."""
 
-    def __init__(self, queue: str, life: ChannelLife, incoming: AbstractIncomingMessage) -> None:
+    def __init__(self, queue: str, life: ChannelLife, incoming: DeliveredMessage) -> None:
         self._queue = queue
         self._life = life
         self._incoming = incoming
-        self._message = from_pika(incoming)
+        self._message = read_message(incoming)
         self._state = _State.UNSETTLED
         life.unsettled += 1
 
@@ -73,13 +78,23 @@ class RabbitDelivery:
     @property
     def delivery_count(self) -> int:
         """See `Delivery.delivery_count`; quorum queues leave it out the first time."""
-        count = self._incoming.headers.get("x-delivery-count", 0)
+        count = self._headers.get("x-delivery-count", 0)
         return count if isinstance(count, int) else 0
 
     @property
     def dead_letter(self) -> DeadLetter | None:
         """See `Delivery.dead_letter`; the broker puts the latest death first."""
-        return last_death(self._incoming.headers)
+        return last_death(self._headers)
+
+    @property
+    def _headers(self) -> Mapping[str, Any]:
+        return self._incoming.header.properties.headers or {}
+
+    @property
+    def _tag(self) -> int:
+        tag = self._incoming.delivery_tag
+        assert tag is not None  # noqa: S101 - for the type checker; it was delivered
+        return tag
 
     @property
     def is_lost(self) -> bool:
@@ -88,12 +103,14 @@ class RabbitDelivery:
 
     async def ack(self) -> None:
         """See `Delivery.ack`."""
-        await self._settle(_State.ACKED, self._incoming.ack)
+        channel, tag = self._incoming.channel, self._tag
+        await self._settle(_State.ACKED, lambda: channel.basic_ack(tag, wait=False))
 
     async def nack(self, *, requeue: bool) -> None:
         """See `Delivery.nack`."""
         state = _State.RETURNED if requeue else _State.REJECTED
-        await self._settle(state, lambda: self._incoming.nack(requeue=requeue))
+        channel, tag = self._incoming.channel, self._tag
+        await self._settle(state, lambda: channel.basic_nack(tag, requeue=requeue, wait=False))
 
     async def _settle(self, state: _State, settle: Callable[[], Awaitable[None]]) -> None:
         if self._state is state:

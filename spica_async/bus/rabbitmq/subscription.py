@@ -10,7 +10,8 @@ from typing import Final, Generic, TypeVar
 from uuid import uuid4
 
 import structlog
-from aio_pika.abc import AbstractChannel, AbstractIncomingMessage
+from aio_pika.abc import AbstractChannel
+from aiormq.abc import DeliveredMessage
 from tenacity import AsyncRetrying, retry_if_exception_type
 
 from spica_async.bus.inbox import Inbox
@@ -43,7 +44,7 @@ async def subscribed(
     exchange: str,
     pattern: str,
     queue_prefix: str,
-    read: Callable[[AbstractIncomingMessage], ItemT],
+    read: Callable[[DeliveredMessage], ItemT],
     patience_seconds: float,
 ) -> AsyncIterator[AsyncIterator[ItemT]]:
     """Receive from an exchange while the context is open, again after each loss of the connection.
@@ -69,7 +70,7 @@ class _Subscription(Generic[ItemT]):
         exchange: str,
         pattern: str,
         queue_prefix: str,
-        read: Callable[[AbstractIncomingMessage], ItemT],
+        read: Callable[[DeliveredMessage], ItemT],
     ) -> None:
         self.inbox: Inbox[ItemT] = Inbox()
         self._link = link
@@ -140,7 +141,7 @@ class _Subscription(Generic[ItemT]):
                 channel.close_callbacks.add(
                     lambda _, error: end("closed" if error is None else explanation(error))
                 )
-                await queue.consume(self._deliver, no_ack=True)
+                await underlay.basic_consume(queue.name, self._deliver, no_ack=True)
         except BaseException:
             life.ended = True
             await close_channel(channel)
@@ -155,6 +156,6 @@ class _Subscription(Generic[ItemT]):
             channel, self._channel = self._channel, None
             await close_channel(channel)
 
-    async def _deliver(self, incoming: AbstractIncomingMessage) -> None:
+    async def _deliver(self, incoming: DeliveredMessage) -> None:
         self._heard_at = asyncio.get_running_loop().time()
         self.inbox.put(self._read(incoming))

@@ -16,7 +16,7 @@ from pamqp.header import ContentHeader
 
 @cache
 def tolerate_unreadable_properties() -> None:
-    """Have messages arrive without properties, if these cannot be read, and never with dates.
+    """Have messages arrive without properties, if these cannot be read.
 
     Without a type they are refused like other garbage.
     """
@@ -29,9 +29,5 @@ def tolerate_unreadable_properties() -> None:
         except Exception:  # noqa: BLE001 - whatever is wrong with them, they are somebody else's
             # The size of the body stands before the properties and has been read.
             self.properties = Basic.Properties()
-            return
-        # The library decodes these only later, when a message is handed out, and may fail then.
-        self.properties.expiration = None
-        self.properties.timestamp = None
 
     ContentHeader.unmarshal = tolerant  # type: ignore[method-assign]  # see the module's docstring
