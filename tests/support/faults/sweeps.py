@@ -1,0 +1,209 @@
+"""A sweep over a real broker, under way in the test's own loop, and what must hold at its end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Final, Self
+from unittest.mock import patch
+
+from support.faults.fates import WAIT_SECONDS, until
+from support.faults.workers import FINGERPRINT
+from support.planning import plan
+from support.searching import Ledger
+
+from schemas.results import CandidateRecord, SweepResult
+from spica_async.bus.address import BrokerAddress
+from spica_async.bus.port import Bus
+from spica_async.bus.rabbitmq import BusState, RabbitBus
+from spica_async.evaluations import Evaluations
+from spica_async.evaluations.in_flight import LOST_AFTER_SECONDS, WATCH_SECONDS
+from spica_async.fleet import FleetView
+from spica_async.plan.types import SweepPlan
+from spica_async.results import ResultsFolder
+from spica_async.search import enumerable_points
+from spica_async.sweep import Sweep
+
+_ROUNDS: Final = 3
+_CHOICES: Final = 9
+_SIZES: Final = (1, 2, 4, 8)
+
+
+def plan_of(candidates: int, *, parallel: int = 4) -> SweepPlan:
+    """The plan of a search with exactly so many distinct candidates, a multiple of 9 up to 36.
+
+    The budget covers each of them, so they are listed in a random order rather than searched.
+    """
+    found = plan(
+        {
+            "gpu_budget": 8,
+            "parallel_configs": [{"tp": size} for size in _SIZES[: candidates // _CHOICES]],
+            "agg_max_num_batched_tokens": [8192, 16384, 32768],
+            "agg_max_num_seqs": [256, 512, 1024],
+        },
+        sweep={
+            "max_rounds": _ROUNDS,
+            "candidates_per_round": candidates // _ROUNDS,
+            "parallel_evals": parallel,
+            "random_seed": 7,
+        },
+    )
+    assert [enumerable_points(found.config, space) for space in found.branches] == [candidates]
+    return found
+
+
+class _KnownEvaluations(Evaluations):
+    """Keeps those that are open, and looks after its requests as often as the test wants.
+
+    Attributes:
+        opened: by coordinator.
+        impatient: coordinators that look ten times as often.
+    """
+
+    opened: ClassVar[dict[str, Evaluations]] = {}
+    impatient: ClassVar[set[str]] = set()
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, bus: Bus, *, coordinator: str, **options: Any) -> AsyncIterator[Self]:
+        patience = 0.1 if coordinator in cls.impatient else 1.0
+        async with super().open(
+            bus,
+            coordinator=coordinator,
+            watch_seconds=WATCH_SECONDS * patience,
+            lost_after_seconds=LOST_AFTER_SECONDS * patience,
+            **options,
+        ) as evaluations:
+            cls.opened[coordinator] = evaluations
+            yield evaluations
+
+
+@dataclass
+class RunningSweep:
+    """A sweep that runs beside the test.
+
+    Attributes:
+        sweep_id: its name.
+        budget: how many candidates it is to evaluate.
+        records: what it has told of so far, in order.
+        states: of its bus, as they were told.
+        stop: what Ctrl-C sets.
+        bus: its own.
+        folder: takes what it finds.
+    """
+
+    sweep_id: str
+    budget: int
+    bus: RabbitBus
+    folder: ResultsFolder
+    ledger: Ledger = field(default_factory=Ledger)
+    states: list[BusState] = field(default_factory=list)
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+    _task: asyncio.Task[SweepResult] | None = None
+
+    @property
+    def fleet(self) -> FleetView:
+        """What it has shown of the workers last."""
+        return self.ledger.fleets[-1] if self.ledger.fleets else FleetView()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether there is a result to be had, or an error."""
+        return self._task is not None and self._task.done()
+
+    @property
+    def per_round(self) -> int:
+        """How many candidates a round is for; while one of them is held, no other round begins."""
+        return self.budget // _ROUNDS
+
+    @property
+    def records(self) -> list[CandidateRecord]:
+        """What it has found so far, in order."""
+        return self.ledger.records
+
+    @property
+    def found_ids(self) -> list[str]:
+        """The candidates of `records`."""
+        return [record.candidate_id for record in self.records]
+
+    @property
+    def dropped(self) -> dict[str, int]:
+        """How many messages it has dropped: results, dead letters, events."""
+        evaluations = _KnownEvaluations.opened[self.sweep_id]
+        return {
+            "results": evaluations.discarded.total(),
+            "dead_letters": evaluations._dead_letters.dropped.counts.total(),
+            "events": evaluations._watch.ignored.counts.total(),
+        }
+
+    async def found(self, count: int) -> None:
+        """Wait until so many candidates have their result."""
+        await until(
+            lambda: len(self.records) >= count or self.has_ended, f"{count} results are there"
+        )
+        assert len(self.records) >= count, "the sweep has ended"
+
+    async def result(self, *, within_seconds: float = WAIT_SECONDS) -> SweepResult:
+        """Wait for its end, and return what it came to or raise what it raised."""
+        assert self._task is not None
+        async with asyncio.timeout(within_seconds):
+            return await self._task
+
+    def abort(self) -> None:
+        """End it as a second Ctrl-C does."""
+        assert self._task is not None
+        self._task.cancel()
+
+
+@asynccontextmanager
+async def sweeping(
+    url: str,
+    folder: Path,
+    *,
+    candidates: int = 18,
+    parallel: int = 4,
+    sweep_id: str = "sweep",
+    grace_seconds: float = 0.0,
+    impatient: bool = False,
+) -> AsyncIterator[RunningSweep]:
+    """Run a sweep while the context is open; the end stops it, if nothing else has.
+
+    One that is `impatient` looks after its queues and its requests ten times as often.
+    """
+    states: list[BusState] = []
+    found = plan_of(candidates, parallel=parallel)
+    if impatient:
+        _KnownEvaluations.impatient.add(sweep_id)
+    with (
+        ResultsFolder.create(folder, sweep_id) as results,
+        patch("spica_async.sweep.Evaluations", _KnownEvaluations),
+    ):
+        async with RabbitBus.open(
+            BrokerAddress.from_options(url),
+            name=f"spica-coordinator-{sweep_id}",
+            private_queues=f"spica.results.{sweep_id}",
+            on_state=lambda state, _: states.append(state),
+        ) as bus:
+            running = RunningSweep(sweep_id, candidates, bus, results, states=states)
+            sweep = Sweep(
+                sweep_id=sweep_id,
+                plan=found,
+                trace=None,
+                folder=results,
+                display=running.ledger,
+                versions={},
+                fingerprint=FINGERPRINT,
+                planning_seconds=0.0,
+                grace_seconds=grace_seconds,
+            )
+            running._task = asyncio.create_task(sweep.run(bus, running.stop), name=sweep_id)
+            try:
+                yield running
+            finally:
+                running._task.cancel()
+                # What it raised is for whoever asks for its result.
+                await asyncio.wait({running._task})
+                _KnownEvaluations.impatient.discard(sweep_id)
