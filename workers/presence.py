@@ -121,7 +121,10 @@ class Presence:
         while True:
             if self._heartbeat_wanted or time() >= next_heartbeat:
                 self._heartbeat_wanted = False
-                next_heartbeat = time() + self._interval_seconds
+                # One that was asked for stands beside these: after a roll call a whole fleet would
+                # else beat at the same time for good.
+                if time() >= next_heartbeat:
+                    next_heartbeat = time() + self._interval_seconds
                 await self._tell(WORKER_HEARTBEAT_TOPIC, self._heartbeat())
             while self._starts and self._starts[0].due <= time():
                 await self._tell_start(self._starts.popleft())

@@ -135,12 +135,15 @@ async def _run(options: FleetOptions) -> None:
                 # Many hosts do not start in the same moment, and this process could not follow.
                 await asyncio.sleep(_BETWEEN_STARTS_SECONDS)
             await ending.wait()
+            # Before they leave: so many goodbyes in one moment are more than this process can say.
+            oddities = sum(
+                (Counter(supervisor.oddities) for supervisor in supervisors), Counter[str]()
+            )
+            if oddities:
+                print(f"workers of {options.fingerprint}: {dict(oddities)}", file=sys.stderr)
             async with asyncio.TaskGroup() as stopping:
                 for supervisor in supervisors:
                     stopping.create_task(supervisor.stop(drain_seconds=0))
-    oddities = sum((Counter(supervisor.oddities) for supervisor in supervisors), Counter[str]())
-    if oddities:
-        print(f"workers of {options.fingerprint}: {dict(oddities)}", file=sys.stderr)
 
 
 def _supervisor(bus: Bus, options: FleetOptions, number: int) -> Supervisor:
