@@ -16,14 +16,15 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
-import os
 import shutil
 import signal
 import sys
 import tempfile
 import time
 import traceback
+from collections.abc import Coroutine
 from pathlib import Path
+from typing import Any
 
 import structlog
 from rich.console import Console
@@ -43,8 +44,6 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=600, help="how long faults are thrown")
     parser.add_argument("--seed", type=int, default=1, help="of all that is random")
     options = parser.parse_args()
-    # As Ctrl-C, so that what was started is stopped.
-    signal.signal(signal.SIGTERM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
     missing = why_missing()
     if missing is not None:
         console.print(f"error: {missing}")
@@ -58,8 +57,8 @@ def main() -> int:
             VirtualHost(node, "/", node.url()), folder, seed=options.seed, tell=console.print
         )
         try:
-            asyncio.run(soak.run(options.seconds))
-        except KeyboardInterrupt:
+            asyncio.run(until_told(soak.run(options.seconds)))
+        except asyncio.CancelledError:
             console.print(f"stopped; logs are in {folder}")
             return 130
         except Exception:  # noqa: BLE001 - whatever it is, the figures and the seed are told with it
@@ -73,6 +72,15 @@ def main() -> int:
     shutil.rmtree(folder)
     console.print(f"nothing lost, nothing counted twice (seed {options.seed})")
     return 0
+
+
+async def until_told(work: Coroutine[Any, Any, None]) -> None:
+    """Do the work; SIGINT and SIGTERM cancel it, so that what it has started is stopped."""
+    task = asyncio.current_task()
+    assert task is not None
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    await work
 
 
 def log_to(path: Path) -> None:

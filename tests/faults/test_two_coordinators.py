@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections import Counter
 from pathlib import Path
 
 from support.broker import VirtualHost
 from support.faults.check import check_exact, check_nothing_is_left
-from support.faults.fates import Fate, Fates
+from support.faults.fates import WAIT_SECONDS, Fate, Fates
 from support.faults.sweeps import sweeping
 from support.faults.workers import FINGERPRINT, Workers
 
@@ -17,7 +18,7 @@ from spica_async.bus.address import BrokerAddress
 from spica_async.bus.rabbitmq import RabbitBus
 from spica_async.bus.topology import requests_queue
 
-REJECTED = 8
+PARALLEL = 4
 
 
 async def test_each_gets_its_own(
@@ -49,11 +50,11 @@ async def test_dead_letters_find_the_sweep_that_they_are_of(
 ) -> None:
     url = broker_vhost.url
     async with (
-        sweeping(url, tmp_path, sweep_id="one") as one,
-        sweeping(url, tmp_path, sweep_id="two") as two,
+        sweeping(url, tmp_path, sweep_id="one", parallel=PARALLEL) as one,
+        sweeping(url, tmp_path, sweep_id="two", parallel=PARALLEL) as two,
     ):
-        refused = await reject_requests(url, REJECTED)
-        assert {name.partition("-")[0] for name in refused} == {"one", "two"}
+        refused = await reject_requests(url, of_each=2)
+        assert len(refused) == 4
         workers.start()
         results = [await one.result(), await two.result()]
     for sweep, result in zip((one, two), results, strict=True):
@@ -84,19 +85,27 @@ async def test_one_is_killed_by_its_user_and_the_other_goes_on(
     await check_nothing_is_left(workers, broker_vhost, "one", "two")
 
 
-async def reject_requests(url: str, count: int) -> list[str]:
-    """Refuse so many requests, as a worker does that cannot read them; returns their ids."""
+async def reject_requests(url: str, *, of_each: int) -> list[str]:
+    """Refuse requests as a worker does that cannot read them; returns their ids.
+
+    So many of each sweep, once both have sent what they may have in flight.
+    """
     refused: list[str] = []
+    taken: Counter[str] = Counter()
     async with (
         RabbitBus.open(
             BrokerAddress.from_options(url), name="stranger", private_queues="spica.worker.x"
         ) as bus,
-        bus.consume(requests_queue(FINGERPRINT).name, prefetch=1) as consumer,
-        asyncio.timeout(60),
+        bus.consume(requests_queue(FINGERPRINT).name, prefetch=2 * PARALLEL) as consumer,
+        asyncio.timeout(WAIT_SECONDS),
     ):
-        while len(refused) < count:
-            delivery = await anext(consumer)
-            request = EvaluationRequested.model_validate_json(delivery.message.body)
-            refused.append(request.data.evaluation_id)
-            await delivery.nack(requeue=False)
+        deliveries = [await anext(consumer) for _ in range(2 * PARALLEL)]
+        for delivery in deliveries:
+            request = EvaluationRequested.model_validate_json(delivery.message.body).data
+            taken[request.sweep_id] += 1
+            if taken[request.sweep_id] > of_each:
+                await delivery.nack(requeue=True)
+            else:
+                refused.append(request.evaluation_id)
+                await delivery.nack(requeue=False)
     return refused
