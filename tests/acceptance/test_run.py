@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -160,6 +161,15 @@ def test_an_interruption_keeps_what_was_found(
     assert not alive
 
 
+@pytest.fixture
+def with_terminal() -> Iterator[None]:
+    """Have children heed the end of their terminal, also where the tests run under `nohup`."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("with_terminal")
 def test_the_end_of_the_terminal_ends_the_planning(
     write_config: WriteConfig, tmp_path: Path
 ) -> None:
