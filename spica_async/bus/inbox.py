@@ -13,6 +13,7 @@ class Inbox(Generic[ItemT]):
 
     def __init__(self) -> None:
         self._items: asyncio.Queue[ItemT | None] = asyncio.Queue()
+        self._closed = False
         self._failure: Exception | None = None
 
     def __aiter__(self) -> Inbox[ItemT]:
@@ -39,6 +40,8 @@ class Inbox(Generic[ItemT]):
             item = self._items.get_nowait()
             if item is not None:
                 unread.append(item)
+        if self._closed:
+            self._items.put_nowait(None)
         return unread
 
     def close(self, failure: Exception | None = None) -> list[ItemT]:
@@ -48,6 +51,5 @@ class Inbox(Generic[ItemT]):
             What was not read.
         """
         self._failure = self._failure or failure
-        unread = self.clear()
-        self._items.put_nowait(None)
-        return unread
+        self._closed = True
+        return self.clear()

@@ -70,7 +70,7 @@ class RabbitConsumer:
         self._prefetch = prefetch
         self._inbox: Inbox[RabbitDelivery] = Inbox()
         self._late: list[RabbitDelivery] = []
-        self._taking = True
+        self._stopped = asyncio.Event()
         self._channel: AbstractChannel | None = None
         self._tag: str | None = None
         self._life = ChannelLife(ended=True)
@@ -87,7 +87,7 @@ class RabbitConsumer:
 
     async def stop(self) -> None:
         """See `Consumer.stop`."""
-        self._taking = False
+        self._stopped.set()
         unread = self._inbox.close()
         tag, self._tag = self._tag, None
         if self._channel is not None and tag is not None:
@@ -129,11 +129,15 @@ class RabbitConsumer:
             refreshing = not await self._wait_for_end()
             if refreshing and (self._life.unsettled or self._life.ended):
                 continue
-            if not self._taking:
+            if self._stopped.is_set():
                 return
             await self._drop_channel()
             try:
                 await again(self._consume)
+                if self._stopped.is_set():
+                    # Meanwhile, when there was nothing to cancel yet.
+                    await self._drop_channel()
+                    return
             except OtherArgumentsError as error:
                 self._inbox.close(QueueConflictError(f"queue {self._queue}: {error}"))
                 return
@@ -171,10 +175,10 @@ class RabbitConsumer:
             if life.ended:
                 return  # The channel is about to close, which gives the message back.
             delivery = RabbitDelivery(self._queue, life, incoming)
-            if self._taking:
-                self._inbox.put(delivery)
-            else:
+            if self._stopped.is_set():
                 self._late.append(delivery)
+            else:
+                self._inbox.put(delivery)
 
         self._ended.clear()
         try:
