@@ -34,7 +34,7 @@ from spica_async.bus.rabbitmq.link import Link, close_channel, pauses
 
 log = structlog.get_logger(__name__)
 
-_REFRESH_SECONDS: Final = 60.0
+_REFRESH_SECONDS: Final = 150.0
 """An idle consumer moves to a new channel after so long. RabbitMQ 3.10 forgets to tell a consumer
 whose queue is deleted and declared again at once, and hands it nothing more for ever."""
 

@@ -30,7 +30,7 @@ ItemT = TypeVar("ItemT")
 
 log = structlog.get_logger(__name__)
 
-_QUIET_SECONDS: Final = 90.0
+_QUIET_SECONDS: Final = 300.0
 """After so long without a word the queue is bound anew: an exchange that was deleted and declared
 again has forgotten who listened, and tells nobody."""
 _MOST_WAITING: Final = 10_000
