@@ -11,13 +11,11 @@ _AGAIN_SECONDS = 1.0
 
 
 @asynccontextmanager
-async def in_background(
-    coroutine: Coroutine[Any, Any, None], *, name: str
-) -> AsyncIterator[asyncio.Task[None]]:
+async def in_background(coroutine: Coroutine[Any, Any, None], *, name: str) -> AsyncIterator[None]:
     """Run a coroutine beside the context, and cancel it in the end, whatever became of it."""
     task = asyncio.create_task(coroutine, name=name)
     try:
-        yield task
+        yield
     finally:
         # More than once: `asyncio.wait_for` in Python 3.11, which the client library uses, drops
         # a cancellation that meets the end of what it waits for.

@@ -108,6 +108,7 @@ class RabbitConsumer:
 
         Raises:
             QueueNotFoundError: there is no such queue.
+            QueueConflictError: it belongs to somebody alone.
             AccessRefusedError: this user may not read it.
         """
         attempts = AsyncRetrying(wait=pauses(), retry=retry_if_exception_type(TransientError))
