@@ -117,7 +117,7 @@ class Havoc:
 
     async def _leave(self) -> None:
         for worker in self._some_worker():
-            worker.signal(signal.SIGTERM)
+            await worker.terminate()
             # It counts as running until its drain has ended: another one takes its place.
             await self._join()
 

@@ -54,6 +54,11 @@ class WorkerProcess:
         """Send a signal to it, and not to its children."""
         self._process.send_signal(number)
 
+    async def terminate(self) -> None:
+        """Send SIGTERM, but not before it has come to listen: until then that is its death."""
+        await self.logged("worker.bus")
+        self.signal(signal.SIGTERM)
+
     def kill_if_running(self) -> None:
         """End it at once, also when it is stopped."""
         if self.exit_code is None:
@@ -145,7 +150,7 @@ class Workers:
         """
         running = self.running
         for worker in running:
-            worker.signal(signal.SIGTERM)
+            await worker.terminate()
         for worker in running:
             code = await worker.ended()
             assert code == 0, f"{worker.name} ended with {code}:\n{worker.log}"
