@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -14,8 +14,37 @@ from schemas.workload import LOAD_FIELDS, Workload
 DEFAULT_KV_LOAD_RANGE = (0.0, 1.0)
 
 
+OptimizerProfile = Literal["fast", "vizier_default", "random"]
+Schedule = Literal["rounds", "continuous"]
+_DEFAULT_SAMPLER_MEMORY_MB = 1200
+
+
+class OptimizerSettings(ConfigModel):
+    """The `sweep.optimizer` block: what proposes the candidates of a branch.
+
+    Attributes:
+        profile: `fast` is GP-UCB-PE with settings that were measured to lose nothing,
+            `vizier_default` is the same algorithm as Vizier sets it up, `random` draws evenly.
+        max_memory_mb: resident memory at which an optimizer process is replaced by a new one.
+    """
+
+    profile: OptimizerProfile = "fast"
+    max_memory_mb: Annotated[int, Field(ge=600)] = _DEFAULT_SAMPLER_MEMORY_MB
+
+    @model_validator(mode="after")
+    def _validate_memory(self) -> Self:
+        if self.profile == "random" and self.max_memory_mb != _DEFAULT_SAMPLER_MEMORY_MB:
+            raise FieldError("max_memory_mb", "profile random has no process to limit")
+        return self
+
+
 class SweepControl(ConfigModel):
-    """The `sweep:` block: how long and how widely to search."""
+    """The `sweep:` block: how long and how widely to search.
+
+    Attributes:
+        min_improvement: the part of the best value, or of the hypervolume, by which it has to grow
+            to count as better for `patience`.
+    """
 
     max_rounds: Annotated[int, Field(ge=1)] = 20
     parallel_evals: Annotated[int, Field(ge=1)] = 16
@@ -23,6 +52,18 @@ class SweepControl(ConfigModel):
     random_seed: Annotated[int, Field(ge=0, lt=2**31)] = 1
     max_eval_seconds: Annotated[float, Field(gt=0)] | None = None
     suggest_timeout_seconds: Annotated[float, Field(gt=0)] = 180.0
+    schedule: Schedule = "rounds"
+    optimizer: OptimizerSettings = Field(default_factory=OptimizerSettings)
+    warm_start: bool = True
+    max_seconds: Annotated[float, Field(gt=0)] | None = None
+    patience: Annotated[int, Field(ge=1)] | None = None
+    min_improvement: Annotated[float, Field(ge=0)] = 0.0
+
+    @model_validator(mode="after")
+    def _validate_ends(self) -> Self:
+        if self.min_improvement and self.patience is None:
+            raise FieldError("min_improvement", "has no effect without patience")
+        return self
 
     @property
     def per_round(self) -> int:
