@@ -17,6 +17,7 @@ DEFAULT_KV_LOAD_RANGE = (0.0, 1.0)
 OptimizerProfile = Literal["fast", "vizier_default", "random"]
 Schedule = Literal["rounds", "continuous"]
 _DEFAULT_SAMPLER_MEMORY_MB = 1200
+_SUGGEST_TIMEOUT = 180.0
 
 
 class OptimizerSettings(ConfigModel):
@@ -51,13 +52,19 @@ class SweepControl(ConfigModel):
     candidates_per_round: Annotated[int, Field(ge=1)] | None = None
     random_seed: Annotated[int, Field(ge=0, lt=2**31)] = 1
     max_eval_seconds: Annotated[float, Field(gt=0)] | None = None
-    suggest_timeout_seconds: Annotated[float, Field(gt=0)] = 180.0
+    suggest_timeout_seconds: Annotated[float, Field(gt=0)] = _SUGGEST_TIMEOUT
     schedule: Schedule = "rounds"
     optimizer: OptimizerSettings = Field(default_factory=OptimizerSettings)
     warm_start: bool = True
     max_seconds: Annotated[float, Field(gt=0)] | None = None
     patience: Annotated[int, Field(ge=1)] | None = None
     min_improvement: Annotated[float, Field(ge=0)] = 0.0
+
+    @model_validator(mode="after")
+    def _validate_timeout(self) -> Self:
+        if self.optimizer.profile == "random" and self.suggest_timeout_seconds != _SUGGEST_TIMEOUT:
+            raise FieldError("suggest_timeout_seconds", "profile random takes no time to limit")
+        return self
 
     @model_validator(mode="after")
     def _validate_ends(self) -> Self:

@@ -9,8 +9,21 @@ from pydantic import Field, JsonValue
 from schemas.base import MessageModel
 from schemas.messages import Cause, Outcome, Sample
 
-SweepStatus = Literal["completed", "exhausted", "stalled", "nothing_feasible", "interrupted"]
-BranchEnd = Literal["completed", "exhausted", "stalled", "failed", "interrupted"]
+SweepStatus = Literal[
+    "completed",
+    "exhausted",
+    "stalled",
+    "converged",
+    "time_limit",
+    "nothing_feasible",
+    "interrupted",
+]
+BranchEnd = Literal[
+    "completed", "exhausted", "stalled", "failed", "converged", "time_limit", "interrupted"
+]
+ProposalSource = Literal["optimizer", "warm_start", "neighbour", "stand_in", "list"]
+"""Who proposed a candidate: the optimizer, an analytical estimate, what lies beside a duplicate, a
+quasi-random draw in the optimizer's place, or the list of all there is."""
 
 
 class CandidateTimings(MessageModel):
@@ -39,9 +52,11 @@ class CandidateRecord(MessageModel):
     metrics: dict[str, float] | None = None
     facts: dict[str, JsonValue] = Field(default_factory=dict)
     projection: dict[str, JsonValue] | None = None
+    source: ProposalSource
     stand_in: str | None = Field(default=None, description="why the optimizer did not propose it")
     worker: str | None = None
     timings: CandidateTimings | None = Field(default=None, description="none: never sent out")
+    found_seconds: float = Field(ge=0, description="from the sweep's start to its verdict")
 
 
 class RankedCandidate(MessageModel):
@@ -89,7 +104,10 @@ class SweepTimings(MessageModel):
     total: float
     planning: float
     search: float
-    optimizer: float
+    optimizer: float = Field(description="spent in asks; replays may run meanwhile")
+    compiling: float = Field(description="of the optimizers' programs, in asks and ahead of them")
+    compile_waits: float = Field(description="the part of it that asks waited for")
+    optimizer_starts: float = Field(description="of the optimizers' processes, with their imports")
     evaluations: float
 
 
@@ -98,6 +116,7 @@ class SweepResult(MessageModel):
 
     sweep_id: str
     status: SweepStatus
+    reason: str = Field(description="why it ended")
     ranking: list[RankedCandidate]
     tally: Tally
     timings: SweepTimings

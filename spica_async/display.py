@@ -15,11 +15,12 @@ from rich.text import Text
 
 from schemas.goal import OptimizationGoal, OptimizationTarget
 from schemas.results import CandidateRecord
+from spica_async.branch import Phase
+from spica_async.branch_search import BranchSearch, Observer
 from spica_async.deployment_text import deployment, traffic_handling
 from spica_async.fleet import FleetView
 from spica_async.fleet_text import CONNECTED, broker_line, concerns, who_works, workers_line
 from spica_async.scoring import Candidate, pareto_front, rank
-from spica_async.search import BranchSearch, Observer
 from spica_async.units import figure, objective, seconds
 
 
@@ -217,7 +218,7 @@ class LiveDisplay:
         for branch in self._branches.values():
             table.add_row(
                 branch.space.mode,
-                f"{branch.state.round}/{branch.max_rounds}",
+                f"{branch.state.round}/{branch.sweep.max_rounds}",
                 _bar(branch),
                 str(branch.state.in_flight) if not branch.state.finished else branch.state.phase,
                 best_so_far(branch, self._goal),
@@ -238,9 +239,12 @@ def best_so_far(branch: BranchSearch, goal: OptimizationGoal) -> str:
 
 
 def _bar(branch: BranchSearch) -> Group:
-    done = branch.state.unique_successes if not branch.state.finished else branch.target
-    bar = Progress(BarColumn(bar_width=12), TextColumn(f"{done}/{branch.target}"))
-    bar.add_task("", total=branch.target, completed=done)
+    target = branch.state.target
+    # The last round's count begins anew with it, and a small branch has fewer than its budget.
+    whole = branch.state.phase in (Phase.COMPLETED, Phase.EXHAUSTED)
+    done = target if whole else branch.state.unique_successes
+    bar = Progress(BarColumn(bar_width=12), TextColumn(f"{done}/{target}"))
+    bar.add_task("", total=target, completed=done)
     return Group(bar)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Literal
 
+from schemas.config import SweepControl
 from schemas.results import (
     BranchEnd,
     BranchResult,
@@ -12,8 +14,11 @@ from schemas.results import (
     Tally,
 )
 from spica_async.branch import Phase
+from spica_async.branch_search import BranchSearch
 from spica_async.scoring import Candidate
-from spica_async.search import BranchSearch
+
+CutShort = Literal["interrupted", "time_limit"]
+"""What ended a sweep from outside before its branches had ended."""
 
 
 def sweep_status(ends: Iterable[BranchEnd], *, interrupted: bool, useful: bool) -> SweepStatus:
@@ -26,12 +31,40 @@ def sweep_status(ends: Iterable[BranchEnd], *, interrupted: bool, useful: bool) 
     """
     if interrupted:
         return "interrupted"
+    known = set(ends)
+    if "time_limit" in known:
+        return "time_limit"
     if not useful:
         return "nothing_feasible"
-    known = set(ends)
     if "stalled" in known:
         return "stalled"
+    if "converged" in known:
+        return "converged"
     return "completed" if "completed" in known else "exhausted"
+
+
+def sweep_reason(
+    branches: Sequence[BranchResult],
+    sweep: SweepControl,
+    cut_short: CutShort | None,
+    *,
+    converged: bool,
+) -> str:
+    """Why the sweep ended, in one line.
+
+    Args:
+        branches: how each of them ended.
+        sweep: the limits that were set.
+        cut_short: what ended the sweep from outside, if something did.
+        converged: whether the patience of the sweep as a whole was lost.
+    """
+    if cut_short == "time_limit":
+        return f"max_seconds, {sweep.max_seconds:g}, were up"
+    if cut_short == "interrupted":
+        return "it was stopped"
+    if converged:
+        return _no_better(sweep, "of all branches")
+    return "; ".join(f"{branch.branch} {branch.end}: {branch.reason}" for branch in branches)
 
 
 def is_useful(candidate: Candidate) -> bool:
@@ -39,19 +72,24 @@ def is_useful(candidate: Candidate) -> bool:
     return all(value > 0 for target, value in candidate.objectives.items() if target.needs_sla)
 
 
-def branch_result(branch: BranchSearch) -> BranchResult:
-    """How a branch ended, or that it has not."""
+def branch_result(branch: BranchSearch, cut_short: CutShort | None = None) -> BranchResult:
+    """How a branch ended, or what kept it from its own end."""
     state = branch.state
-    end: BranchEnd = "interrupted"
-    reason = "stopped before its end"
+    end: BranchEnd = cut_short or "interrupted"
+    reason = "stopped before its end" if end == "interrupted" else "max_seconds were up"
     match state.phase:
         case Phase.COMPLETED:
-            end, reason = "completed", f"all {branch.max_rounds} rounds found their candidates"
+            end, reason = "completed", f"found all {branch.budget} candidates of its budget"
         case Phase.EXHAUSTED:
             end, reason = "exhausted", "every distinct sample was evaluated"
         case Phase.STALLED:
             end = "stalled"
-            reason = f"round {state.round} ran out of attempts: what is proposed is known or fails"
+            which = f"round {state.round}" if branch.sweep.schedule == "rounds" else "it"
+            reason = f"{which} ran out of attempts: what is proposed is known or fails"
+        case Phase.CONVERGED:
+            end = "converged"
+            where = "of this branch" if branch.converged else "of all branches"
+            reason = _no_better(branch.sweep, where)
         case Phase.FAILED:
             end = "failed"
             verdict = state.sole_failure
@@ -102,3 +140,8 @@ def ranked(candidate: Candidate) -> RankedCandidate:
         metrics=dict(candidate.report),
         facts=dict(candidate.facts),
     )
+
+
+def _no_better(sweep: SweepControl, where: str) -> str:
+    by = f" by more than {sweep.min_improvement:.2%}" if sweep.min_improvement else ""
+    return f"{sweep.patience} candidates {where} did not make the best of it better{by}"

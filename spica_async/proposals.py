@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from schemas.results import ProposalSource
+from spica_async.neighbours import neighbours
 from spica_async.sampling.port import Sampler, SamplerStats
-from spica_async.sampling.types import Trial
+from spica_async.sampling.types import Suggestion, Trial
 from spica_async.space.branch import BranchSpace, Selection
 from spica_async.space.parameters import Assignment
 from spica_async.space.projection import Projection
+
+Claim = Callable[[Selection], bool]
+"""Whether a selection is of a sample that nobody has asked about; it is then taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +27,7 @@ class Proposal:
     Attributes:
         number: its place among the branch's suggestions, from 0.
         selection: what to evaluate.
+        source: who proposes it.
         assignment: the study's own values, empty for an enumerated one.
         projection: how the latent shape was projected, where there was one.
         stand_in: why a quasi-random draw stands in for the optimizer, if one does.
@@ -28,6 +35,7 @@ class Proposal:
 
     number: int
     selection: Selection
+    source: ProposalSource
     assignment: Assignment
     projection: Projection | None = None
     stand_in: str | None = None
@@ -43,16 +51,40 @@ class Proposer(Protocol):
     async def propose(self, count: int) -> list[Proposal]:
         """Exactly `count` proposals, numbered on from the last."""
 
+    async def instead_of(self, duplicates: Sequence[Proposal], claim: Claim) -> list[Proposal]:
+        """Proposals of samples that nobody has, at most one for each of these; maybe none."""
+
     async def tell(self, told: Sequence[tuple[Proposal, dict[str, float] | None]]) -> None:
         """Take in what proposals measured, by objective; None for one that was not feasible."""
 
 
 class StudyProposer:
-    """Proposals of a sampler's study, each projected onto the pool."""
+    """Proposals of a sampler's study, each projected onto the pool.
 
-    def __init__(self, space: BranchSpace, sampler: Sampler) -> None:
+    Args:
+        space: of the branch.
+        sampler: what proposes.
+        seeds: selections to try right after the first proposal, which is the centre of the space.
+        finds_neighbours: whether a sample beside it stands in for one that is known already. A
+            sampler that should do all by itself is asked again instead.
+        seed: makes the choice of neighbours.
+    """
+
+    def __init__(
+        self,
+        space: BranchSpace,
+        sampler: Sampler,
+        *,
+        seeds: Sequence[Selection] = (),
+        finds_neighbours: bool = False,
+        seed: int = 0,
+    ) -> None:
         self._space = space
         self._sampler = sampler
+        self._seeds = [space.assignment_of(selection) for selection in seeds]
+        self._finds_neighbours = finds_neighbours
+        self._seed = seed
+        self._begun = False
 
     @property
     def stats(self) -> SamplerStats:
@@ -60,20 +92,53 @@ class StudyProposer:
         return self._sampler.stats
 
     async def propose(self, count: int) -> list[Proposal]:
-        """Ask the sampler and project what it proposes."""
-        proposals = []
-        for suggestion in await self._sampler.ask(count):
-            selection, projection = self._space.select(suggestion.assignment)
-            proposals.append(
-                Proposal(
-                    suggestion.number,
-                    selection,
-                    suggestion.assignment,
-                    projection,
-                    suggestion.stand_in,
-                )
-            )
+        """The centre, the seeds, then what the sampler proposes, projected onto the pool."""
+        suggestions: list[Suggestion] = []
+        if self._seeds and not self._begun:
+            suggestions += await self._sampler.ask(1)
+        self._begun = True
+        missing = count - len(suggestions)
+        now, self._seeds = self._seeds[:missing], self._seeds[missing:]
+        proposals = [self._proposal(suggestion) for suggestion in suggestions]
+        proposals += await self._place(now, "warm_start")
+        if len(proposals) < count:
+            asked = await self._sampler.ask(count - len(proposals))
+            proposals += [self._proposal(suggestion) for suggestion in asked]
         return proposals
+
+    async def instead_of(self, duplicates: Sequence[Proposal], claim: Claim) -> list[Proposal]:
+        """Samples near these that nobody has, where any are found."""
+        if not self._finds_neighbours:
+            return []
+        found = []
+        for duplicate in duplicates:
+            rng = random.Random(f"{self._seed}/{self._space.mode}/{duplicate.number}")  # noqa: S311  # an order
+            for near in neighbours(self._space.parameters, duplicate.assignment, rng):
+                if claim(self._space.select(near)[0]):
+                    found.append(near)
+                    break
+            # Each may take a hundred projections.
+            await asyncio.sleep(0)
+        return await self._place(found, "neighbour")
+
+    async def _place(
+        self, assignments: Sequence[Assignment], source: ProposalSource
+    ) -> list[Proposal]:
+        if not assignments:
+            return []
+        placed = await self._sampler.place(assignments)
+        return [self._proposal(suggestion, source) for suggestion in placed]
+
+    def _proposal(self, suggestion: Suggestion, source: ProposalSource = "optimizer") -> Proposal:
+        selection, projection = self._space.select(suggestion.assignment)
+        return Proposal(
+            suggestion.number,
+            selection,
+            "stand_in" if suggestion.stand_in else source,
+            suggestion.assignment,
+            projection,
+            suggestion.stand_in,
+        )
 
     async def tell(self, told: Sequence[tuple[Proposal, dict[str, float] | None]]) -> None:
         """Tell the sampler, with the projection kept beside each trial."""
@@ -115,8 +180,13 @@ class EnumeratedProposer:
         self._stats.asks += 1
         self._stats.suggestions += count
         return [
-            Proposal(number, self._space.selection(self._order[number]), {}) for number in numbers
+            Proposal(number, self._space.selection(self._order[number]), "list", {})
+            for number in numbers
         ]
+
+    async def instead_of(self, duplicates: Sequence[Proposal], claim: Claim) -> list[Proposal]:  # noqa: ARG002  # the protocol's
+        """None: a list holds no duplicates."""
+        return []
 
     async def tell(self, told: Sequence[tuple[Proposal, dict[str, float] | None]]) -> None:
         """A list learns nothing."""

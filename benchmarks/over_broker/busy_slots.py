@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -49,6 +50,7 @@ async def measure(node: BrokerNode, *, quick: bool) -> list[Figure]:
                     trace=None,
                     evaluations=evaluations,
                     observer=ledger,
+                    elapsed=time.monotonic,
                 )
                 meter = Meter(node.pid, os.getpid(), worker.pid)
                 await search.run(_proposals_from_a_list)

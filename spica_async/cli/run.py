@@ -81,6 +81,8 @@ def run_sweep_command(path: Path, options: RunOptions, *, as_json: bool) -> int:
         sys.stdout.write(json.dumps(result.model_dump(mode="json"), indent=2) + "\n")
     else:
         print_view(result_view(result, goal))
+    if result.status == "time_limit" and not result.ranking:
+        return _EXIT_CODES["nothing_feasible"]
     return _EXIT_CODES.get(result.status, 0)
 
 
@@ -113,24 +115,15 @@ async def _run(inputs: Inputs, options: RunOptions, slots: int, display: Display
         if options.broker is not None:
             await check_consumer_timeout(bus, requests_queue(fingerprint).name, options.broker)
             trace = await stack.enter_async_context(offered(trace, options.broker))
+        before_planning = time()
         plan = await inputs.plan(display.planning)
+        planning_seconds = time() - before_planning
         for note in plan_notes(plan):
             display.note(note)
         folder = stack.enter_context(ResultsFolder.create(options.output, sweep_id))
         log_to_file(folder.logs / "coordinator.log")
         folder.write_config(inputs.config)
         folder.write_plan(plan)
-        sweep = Sweep(
-            sweep_id=sweep_id,
-            plan=plan,
-            trace=trace,
-            folder=folder,
-            display=display,
-            versions=engine_versions(),
-            fingerprint=fingerprint,
-            planning_seconds=time() - began,
-            grace_seconds=options.grace_seconds,
-        )
         if slots:
             display.planning(f"starting {slots} replay slots")
             planner = any(map(scales, plan.config.search_space.planner_scaling_policy))
@@ -148,6 +141,18 @@ async def _run(inputs: Inputs, options: RunOptions, slots: int, display: Display
             )
             workers_bus = await stack.enter_async_context(_workers_bus(options.broker, bus))
             await stack.enter_async_context(_local_worker(workers_bus, worker))
+        sweep = Sweep(
+            sweep_id=sweep_id,
+            plan=plan,
+            trace=trace,
+            folder=folder,
+            display=display,
+            versions=engine_versions(),
+            fingerprint=fingerprint,
+            planning_seconds=planning_seconds,
+            spent_seconds=time() - began,
+            grace_seconds=options.grace_seconds,
+        )
         interrupts.can_stop = True
         return await sweep.run(bus, interrupts.stop)
 

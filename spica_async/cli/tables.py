@@ -12,7 +12,7 @@ from schemas.goal import OptimizationGoal, OptimizationTarget, SLATarget
 from schemas.messages import Sample
 from schemas.results import RankedCandidate, SweepResult
 from spica_async.deployment_text import deployment, differing_knobs, settings, traffic_handling
-from spica_async.plan.describe import describe_parameter
+from spica_async.plan.describe import describe_parameter, describe_seed
 from spica_async.plan.types import SweepPlan
 from spica_async.scoring import average_gpus
 from spica_async.units import TARGET_UNITS, figure, seconds
@@ -67,6 +67,10 @@ def plan_view(plan: SweepPlan) -> RenderableType:
             table,
             Text(f"distinct samples: {'unbounded' if count is None else f'{count:,}'}"),
         ]
+        if seeds := plan.seeds.get(branch.mode):
+            parts.append(
+                Text(f"tried first: the middle, then {'; '.join(map(describe_seed, seeds))}")
+            )
     for interval, entry in plan.predictors.best_by_interval.items():
         parts.append(Text(f"load predictor every {interval} s: {entry}"))
     parts += [Text(f"warning: {warning}") for warning in plan.warnings]
@@ -170,6 +174,9 @@ def _tally(result: SweepResult) -> Text:
     )
     ends = "; ".join(f"{branch.branch} {branch.end}: {branch.reason}" for branch in result.branches)
     lines = [f"{result.status}: {counted} of {tally.attempts} suggestions", ends]
+    # Where the branches' own reasons do not say it.
+    if result.status in ("converged", "time_limit") and result.reason not in ends:
+        lines.insert(1, result.reason)
     if tally.resent_requests or tally.late_results:
         lines.append(
             "on the way to workers and back: "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from schemas.config import SmartSearchConfig
 from schemas.messages import TraceLoad
 from schemas.presets import expand
@@ -9,6 +11,7 @@ from schemas.search_space import (
     ADMISSION_SCALARS,
     COMPOSITE_PRESETS,
     ROLES,
+    DeploymentMode,
     SearchSpace,
 )
 from spica_async.engine.facts import (
@@ -28,14 +31,22 @@ from spica_async.forecast import (
     windows_by_interval,
 )
 from spica_async.plan.branches import BranchBuilder
+from spica_async.plan.budget import enumerable_points
+from spica_async.plan.estimates import Estimator
+from spica_async.plan.offered import offered_load
+from spica_async.plan.seeding import find_seeds
 from spica_async.plan.types import Dropped, PlanningEngine, Progress, SweepPlan
 from spica_async.planner import FilteredPolicies, filter_scaling_policies
+from spica_async.space.branch import BranchSpace, Selection
 from spica_async.space.knobs import (
     OFFLOAD_WEIGHTS,
     ROUTER_WEIGHTS,
     enables,
     scales,
 )
+
+# To look through more takes longer than to find good ones by searching.
+_MOST_CONFIGS = 4_000_000
 
 
 def plan_sweep(
@@ -80,6 +91,7 @@ def plan_sweep(
         f"no load predictor could be scored every {interval} s: {FALLBACK_PREDICTOR} stands in"
         for interval in predictors.fallback_intervals
     ]
+    seeds = _seeds(builder, branches, trace)
     return SweepPlan(
         config=config,
         branches=branches,
@@ -92,7 +104,39 @@ def plan_sweep(
         capacity=builder.capacity,
         predictors=predictors,
         backend_versions=builder.backend_versions,
+        seeds=seeds,
     )
+
+
+def _seeds(
+    builder: BranchBuilder, branches: Sequence[BranchSpace], trace: TraceLoad | None
+) -> dict[DeploymentMode, tuple[Selection, ...]]:
+    config = builder.config
+    searched = [space for space in branches if enumerable_points(config, space) is None]
+    if not config.sweep.warm_start or not searched:
+        return {}
+    estimator = Estimator(
+        config=config,
+        engine=builder.engine,
+        is_moe=builder.is_moe,
+        longest_sequence=builder.longest_sequence,
+        capacity=builder.capacity,
+        load=offered_load(config, trace),
+        progress=builder.progress,
+    )
+    seeds = {}
+    for space in searched:
+        if len(space.pool) > _MOST_CONFIGS:
+            builder.warnings.append(
+                f"no warm start of {space.mode}: its {len(space.pool):,} parallel configurations "
+                "are too many to estimate"
+            )
+        else:
+            seeds[space.mode] = find_seeds(estimator, space)
+    if estimator.failed:
+        reason = estimator.problems[0]
+        builder.warnings.append(f"no warm start, for nothing could be estimated: {reason}")
+    return {mode: found for mode, found in seeds.items() if found}
 
 
 def _facts(space: SearchSpace, engine: PlanningEngine) -> tuple[ModelFacts, HardwareFacts]:

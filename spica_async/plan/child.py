@@ -26,7 +26,7 @@ from spica_async.childproc import (
     payload_length,
     take_standard_streams,
 )
-from spica_async.engine import capability, capacity, facts, planner, runtime
+from spica_async.engine import capability, capacity, estimates, facts, planner, runtime
 from spica_async.errors import InputError
 from spica_async.forecast import Predictor, Window
 from spica_async.plan.build import plan_sweep
@@ -61,6 +61,12 @@ class InstalledEngine:
     def probe_replay(self, sample: Sample) -> str | None:
         """See `capability.probe_replay`."""
         return capability.probe_replay(sample)
+
+    def step_times(
+        self, workers: Sequence[tuple[Sample, Role]], steps: estimates.Steps
+    ) -> Sequence[estimates.StepTimes | str]:
+        """See `estimates.step_times`."""
+        return estimates.step_times(workers, steps)
 
     def ignored_knobs(self, backend: Backend, mode: DeploymentMode) -> Mapping[str, str]:
         """See `capability.ignored_knobs`."""

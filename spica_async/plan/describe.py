@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 from pydantic import JsonValue
 
+from schemas.search_space import DeploymentMode
 from spica_async.forecast import EntryLoss
 from spica_async.plan.types import SweepPlan
-from spica_async.space.branch import BranchSpace
+from spica_async.space.branch import BranchSpace, Selection
 from spica_async.space.parameters import (
     CategoricalParameter,
     DiscreteParameter,
@@ -27,7 +29,7 @@ def describe_plan(plan: SweepPlan) -> dict[str, JsonValue]:
         "needs_wide_ep": plan.needs_wide_ep,
         "longest_sequence": plan.longest_sequence,
         "backend_versions": {str(name): version for name, version in plan.backend_versions.items()},
-        "branches": [_describe_branch(branch) for branch in plan.branches],
+        "branches": [_describe_branch(branch, plan.seeds) for branch in plan.branches],
         "load_predictors": {
             "reason": forecast.reason,
             "best_by_interval": {str(i): entry for i, entry in forecast.best_by_interval.items()},
@@ -53,13 +55,21 @@ def describe_parameter(parameter: Parameter) -> str:
     return text if default is None else f"{text}; starts at {default}"
 
 
+def describe_seed(seed: Selection) -> str:
+    """What a seed deploys, and under which load where that is searched."""
+    load = "" if seed.kv_load_ratio is None else f", KV load {seed.kv_load_ratio:g}"
+    return f"{seed.backend} {seed.config}{load}"
+
+
 def _describe_loss(loss: EntryLoss) -> dict[str, JsonValue]:
     # JSON has no infinity; what could not be scored has no loss, and tells its problem.
     value = loss.loss if math.isfinite(loss.loss) else None
     return {"entry": loss.entry, "loss": value, "problem": loss.problem}
 
 
-def _describe_branch(branch: BranchSpace) -> dict[str, JsonValue]:
+def _describe_branch(
+    branch: BranchSpace, seeds: Mapping[DeploymentMode, Sequence[Selection]]
+) -> dict[str, JsonValue]:
     fixed = [knob for knob in (branch.backend, *branch.knobs) if len(knob.entries) == 1]
     return {
         "mode": branch.mode,
@@ -69,5 +79,6 @@ def _describe_branch(branch: BranchSpace) -> dict[str, JsonValue]:
         },
         "distinct_samples": branch.distinct_selections,
         "parameters": {p.name: describe_parameter(p) for p in branch.parameters},
+        "seeds": [describe_seed(seed) for seed in seeds.get(branch.mode, ())],
         "pinned": {knob.name: knob.entries[0] for knob in fixed},
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -13,9 +13,10 @@ from schemas.config import SmartSearchConfig
 from schemas.goal import PlannerTarget
 from schemas.messages import Sample
 from schemas.search_space import Backend, DeploymentMode, Role
+from spica_async.engine.estimates import Steps, StepTimes
 from spica_async.engine.facts import HardwareFacts, ModelFacts
 from spica_async.forecast import LoadPredictorResult, Predictor, Window
-from spica_async.space.branch import BranchSpace
+from spica_async.space.branch import BranchSpace, Selection
 from spica_async.space.capacity import CapacityTable
 
 Progress = Callable[[str], None]
@@ -46,6 +47,8 @@ class SweepPlan:
         capacity: the engine's KV capacity of every shape that is searched.
         predictors: the load-predictor sub-sweep.
         backend_versions: the version of each viable backend whose performance data is used.
+        seeds: what each branch tries first beside the middle of its space, best first; none for a
+            branch that is evaluated as a whole, or without a warm start.
     """
 
     config: SmartSearchConfig
@@ -59,6 +62,7 @@ class SweepPlan:
     capacity: CapacityTable
     predictors: LoadPredictorResult
     backend_versions: Mapping[Backend, str]
+    seeds: Mapping[DeploymentMode, tuple[Selection, ...]] = field(default_factory=dict)
 
 
 class PlanningEngine(Protocol):
@@ -81,6 +85,11 @@ class PlanningEngine(Protocol):
 
     def probe_replay(self, sample: Sample) -> str | None:
         """Why the engine cannot replay this backend in this mode, or None."""
+
+    def step_times(
+        self, workers: Sequence[tuple[Sample, Role]], steps: Steps
+    ) -> Sequence[StepTimes | str]:
+        """How long single steps of each worker take by estimate, or why nobody knows."""
 
     def ignored_knobs(self, backend: Backend, mode: DeploymentMode) -> Mapping[str, str]:
         """Knobs that a replay ignores, and why."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +22,13 @@ from spica_async.space.knobs import (
     planner_effect,
     scales,
 )
-from spica_async.space.parameters import Assignment, FloatParameter, Parameter
+from spica_async.space.parameters import (
+    Assignment,
+    FloatParameter,
+    Parameter,
+    ParameterValue,
+    first_value,
+)
 from spica_async.space.pool import ParallelConfig, ParallelPool
 from spica_async.space.projection import ParallelConfigProjector, Projection
 
@@ -61,6 +68,10 @@ class BranchSpace:
     kv_load: float | tuple[float, float] | None
     gpu_budget: int
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what is derived: it may be larger than all else, and is made again on demand."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
     @cached_property
     def projector(self) -> ParallelConfigProjector:
         """The projection onto the pool."""
@@ -96,6 +107,29 @@ class BranchSpace:
         else:
             ratio = self.kv_load
         return Selection(self.mode, backend, projection.config, chosen, ratio), projection
+
+    def assignment_of(self, selection: Selection) -> Assignment:
+        """A proposal that means `selection`, in the order of `parameters`.
+
+        It asks for the very features of the configuration, so `select` gives the configuration back
+        unless another one with all of these features stands before it in the pool. Knobs that the
+        selection leaves out, for they change nothing under it, get the value to try first.
+
+        Raises:
+            ValueError: if the selection is not of this space.
+        """
+        features = self.projector.features(self.pool.index(selection.config))
+        values: dict[str, ParameterValue] = {**features}
+        if selection.kv_load_ratio is not None:
+            values[KV_LOAD_RATIO] = selection.kv_load_ratio
+        for knob in (self.backend, *self.knobs):
+            if knob.name in selection.knobs:
+                values[knob.name] = knob.value(selection.knobs[knob.name])
+        values[self.backend.name] = selection.backend
+        return {
+            parameter.name: values.get(parameter.name, first_value(parameter))
+            for parameter in self.parameters
+        }
 
     @property
     def distinct_selections(self) -> int | None:

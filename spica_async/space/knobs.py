@@ -59,6 +59,10 @@ class Knob:
             return next(entry for entry in self.entries if _label(entry) == value)
         return value
 
+    def value(self, entry: JsonValue) -> ParameterValue:
+        """The parameter's value that stands for an entry: numbers for themselves, else a label."""
+        return entry if isinstance(entry, int | float) else _label(entry)
+
 
 def enables(policy: CompositeEntry, loop: str) -> bool:
     """Whether a scaling policy runs the `throughput` or the `load` loop."""

@@ -40,3 +40,12 @@ class CategoricalParameter:
 
 Parameter: TypeAlias = FloatParameter | DiscreteParameter | CategoricalParameter
 Assignment: TypeAlias = dict[str, ParameterValue]
+
+
+def first_value(parameter: Parameter) -> ParameterValue:
+    """The value to try first: the default, else the middle of the range or list."""
+    if parameter.default is not None:
+        return parameter.default
+    if isinstance(parameter, FloatParameter):
+        return (parameter.low + parameter.high) / 2
+    return parameter.values[len(parameter.values) // 2]

@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,12 +75,31 @@ class ParallelPool:
     backends: tuple[Backend, ...]
     legal: BoolArray
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what is derived: it may be larger than all else, and is made again on demand."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
     def __len__(self) -> int:
         return len(self.indices)
 
     def __getitem__(self, index: int) -> ParallelConfig:
         chosen = zip(self.roles, self.deployments, self.indices[index], strict=True)
         return ParallelConfig(tuple((role, options[at]) for role, options, at in chosen))
+
+    def index(self, config: ParallelConfig) -> int:
+        """The position of a configuration.
+
+        Raises:
+            ValueError: if it is not in the pool.
+        """
+        found = np.ones(len(self), dtype=np.bool_)
+        for column, options, (_, deployment) in zip(
+            self.indices.T, self.deployments, config.roles, strict=True
+        ):
+            found &= column == (options.index(deployment) if deployment in options else -1)
+        if not found.any():
+            raise ValueError(f"not in the pool: {config}")
+        return int(found.argmax())
 
     def legal_indices(self, backend: Backend) -> NDArray[np.intp]:
         """Positions in the pool of the configurations that `backend` can run, ascending."""

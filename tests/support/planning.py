@@ -15,6 +15,7 @@ from schemas.goal import PlannerTarget
 from schemas.messages import Sample, TraceLoad
 from schemas.search_space import Backend, DeploymentMode, Role
 from spica_async.engine.capacity import ShapeRejectedError
+from spica_async.engine.estimates import Steps, StepTimes
 from spica_async.engine.facts import (
     HardwareFacts,
     ModelFacts,
@@ -40,6 +41,18 @@ SMALL = {
 CLOSED_LOOP = {"concurrency": 4, "isl": 1000, "osl": 100, "num_request_ratio": 2.0}
 
 
+def scaling(sample: Sample, role: Role, steps: Steps) -> StepTimes:
+    """Steps that more GPUs shorten, each by less than the one before."""
+    prefix = "" if role == "agg" else f"{role}_"
+    gpus = cast("int", sample[f"{prefix}tp"]) * cast("int", sample[f"{prefix}attention_dp"])
+    speed = gpus**0.7
+    uncached = steps.isl - steps.cached
+    return StepTimes(
+        tuple(batch * uncached * 0.1 / speed for batch in steps.prefill_batches),
+        tuple((20 + batch * 0.1) / speed for batch in steps.decode_batches),
+    )
+
+
 @dataclass
 class FakeEngine:
     """Answers as it is told to, and remembers what it was asked."""
@@ -52,6 +65,7 @@ class FakeEngine:
         default_factory=dict
     )
     unread_without_sla: Mapping[str, str] = field(default_factory=dict)
+    steps: Callable[[Sample, Role, Steps], StepTimes | str] = scaling
     planner_problem: str | None = None
     windows: Sequence[Window] = ()
     asked_for_capacity: list[tuple[str, Role, ParallelShape, int]] = field(default_factory=list)
@@ -90,6 +104,11 @@ class FakeEngine:
         self.probed.append(sample)
         key = cast("Any", (sample["backend"], sample["deployment_mode"]))
         return self.unsupported.get(key)
+
+    def step_times(
+        self, workers: Sequence[tuple[Sample, Role]], steps: Steps
+    ) -> Sequence[StepTimes | str]:
+        return [self.steps(sample, role, steps) for sample, role in workers]
 
     def ignored_knobs(self, backend: Backend, mode: DeploymentMode) -> Mapping[str, str]:
         return self.ignored.get((backend, mode), {})

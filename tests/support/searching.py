@@ -21,6 +21,7 @@ from schemas.messages import (
     Sample,
 )
 from schemas.results import CandidateRecord
+from spica_async.branch_search import BranchSearch
 from spica_async.bus.memory import MemoryBus
 from spica_async.bus.port import Delivery, Message
 from spica_async.bus.topology import EVALUATION_STARTED_TOPIC, requests_queue
@@ -30,7 +31,7 @@ from spica_async.plan.types import SweepPlan
 from spica_async.proposals import EnumeratedProposer, Proposer, StudyProposer
 from spica_async.sampling.port import SamplerStats
 from spica_async.sampling.types import Suggestion, Trial
-from spica_async.search import BranchSearch, ProposerFactory, Search
+from spica_async.search import ProposerFactory, Search
 from spica_async.space.branch import BranchSpace
 from spica_async.space.parameters import Assignment, FloatParameter
 
@@ -139,6 +140,10 @@ class FakeSampler:
         first, self.asked = self.asked, self.asked + count
         return [Suggestion(first + n, self._draw(chance)) for n in range(count)]
 
+    async def place(self, assignments: Sequence[Assignment]) -> list[Suggestion]:
+        first, self.asked = self.asked, self.asked + len(assignments)
+        return [Suggestion(first + n, assignment) for n, assignment in enumerate(assignments)]
+
     async def tell(self, trials: Sequence[Trial]) -> None:
         await asyncio.sleep(0)
         self.history += trials
@@ -165,6 +170,9 @@ class ScriptedSampler:
     async def ask(self, count: int) -> list[Suggestion]:
         first, self.asked = self.asked, self.asked + count
         return [Suggestion(n, self.script[n]) for n in range(first, self.asked)]
+
+    async def place(self, assignments: Sequence[Assignment]) -> list[Suggestion]:
+        raise AssertionError("a script is all that is proposed")
 
     async def tell(self, trials: Sequence[Trial]) -> None:
         if self.on_tell is not None:
@@ -218,6 +226,7 @@ async def run_search(
     measure: Measure = succeed,
     make_sampler: Callable[[BranchSpace], Any] = FakeSampler,
     enumerate_points: bool = False,
+    finds_neighbours: bool = False,
     make_workers: Callable[[MemoryBus], Sequence[RunsWhileOpen]] | None = None,
     started: Callable[[Run, asyncio.Task[None]], Any] | None = None,
 ) -> Run:
@@ -231,7 +240,12 @@ async def run_search(
             yield EnumeratedProposer(space, seed=plan.config.sweep.random_seed)
             return
         samplers[space.mode] = make_sampler(space)
-        yield StudyProposer(space, samplers[space.mode])
+        yield StudyProposer(
+            space,
+            samplers[space.mode],
+            seeds=plan.seeds.get(space.mode, ()),
+            finds_neighbours=finds_neighbours,
+        )
 
     async with Evaluations.open(
         bus,
@@ -240,7 +254,12 @@ async def run_search(
         parallel=plan.config.sweep.parallel_evals,
     ) as evaluations:
         search = Search(
-            sweep_id="sweep", plan=plan, trace=None, evaluations=evaluations, observer=ledger
+            sweep_id="sweep",
+            plan=plan,
+            trace=None,
+            evaluations=evaluations,
+            observer=ledger,
+            elapsed=lambda: 1.5,
         )
         run = Run(search, ledger, FakeWorker(bus, measure, slots), samplers)
         workers = make_workers(bus) if make_workers else [run.worker]

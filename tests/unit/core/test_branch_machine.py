@@ -1,4 +1,4 @@
-"""One branch's decisions under any sequence of suggestions and verdicts."""
+"""One branch's decisions under any sequence of suggestions and verdicts, for both schedules."""
 
 from __future__ import annotations
 
@@ -8,7 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from spica_async.branch import BranchState, Disposition, Phase, Tell, Verdict
+from spica_async.branch import (
+    BranchState,
+    ContinuousState,
+    Disposition,
+    Phase,
+    RoundsState,
+    Tell,
+    Verdict,
+)
 
 VERDICTS = (
     Verdict("feasible"),
@@ -22,14 +30,15 @@ verdicts = st.sampled_from(VERDICTS)
 keys = st.integers(0, 11).map(str)
 
 
-class AnyBranch(RuleBasedStateMachine):
+class AnyRounds(RuleBasedStateMachine):
     """Runs a branch beside a ledger of what has happened to it, and compares."""
 
     @initialize(per_round=st.integers(1, 3), max_rounds=st.integers(1, 3))
     def start(self, per_round: int, max_rounds: int) -> None:
         self.target, self.max_rounds = per_round, max_rounds
-        self.state = BranchState(target=per_round, max_rounds=max_rounds)
+        self.state = RoundsState(per_round=per_round, max_rounds=max_rounds)
         self.final: Phase | None = None
+        self.concluded = False
         self.suggestions: list[str] = []
         self.told: list[Tell] = []
         self.finished: dict[str, Verdict] = {}  # of ended waves
@@ -47,7 +56,7 @@ class AnyBranch(RuleBasedStateMachine):
 
     def expect_end_of_wave(self) -> list[Tell]:
         """What the wave's end tells, once nothing is missing and nothing in flight."""
-        if self.missing() > 0 or None in self.wave.values():
+        if (self.missing() > 0 and not self.concluded) or None in self.wave.values():
             return []
         ended = {key: verdict for key, verdict in self.wave.items() if verdict is not None}
         tells = [Tell(number, self.suggestions[number]) for number in self.wave_numbers]
@@ -61,11 +70,12 @@ class AnyBranch(RuleBasedStateMachine):
             and ("feasible", None) not in causes
         ):
             self.final = Phase.FAILED
+        elif self.round_successes == self.target and self.round == self.max_rounds:
+            self.final = Phase.COMPLETED
+        elif self.concluded:
+            self.final = Phase.CONVERGED
         elif self.round_successes == self.target:
-            if self.round == self.max_rounds:
-                self.final = Phase.COMPLETED
-            else:
-                self.round, self.round_attempts, self.round_successes = self.round + 1, 0, 0
+            self.round, self.round_attempts, self.round_successes = self.round + 1, 0, 0
         elif self.round_attempts == 11 * self.target:
             self.final = Phase.STALLED
         return tells
@@ -73,8 +83,8 @@ class AnyBranch(RuleBasedStateMachine):
     @precondition(lambda self: self.final is None and self.state.phase is Phase.ASKING)
     @rule(data=st.data())
     def suggest(self, data: st.DataObject) -> None:
-        wanted = self.state.wanted
-        proposed = data.draw(st.lists(keys, min_size=wanted, max_size=wanted))
+        # The driver may have fewer at hand than are wanted.
+        proposed = data.draw(st.lists(keys, min_size=1, max_size=self.state.wanted))
         dispositions, tells = self.state.suggested(proposed)
         expected, at_once = [], []
         for key in proposed:
@@ -101,6 +111,14 @@ class AnyBranch(RuleBasedStateMachine):
         assert tells == self.expect_end_of_wave()
         self.told += tells
 
+    @precondition(lambda self: self.final is None and not self.concluded and self.suggestions)
+    @rule()
+    def conclude(self) -> None:
+        self.concluded = True
+        tells = self.state.conclude()
+        assert tells == self.expect_end_of_wave()
+        self.told += tells
+
     @precondition(lambda self: self.final is not None)
     @rule(verdict=verdicts)
     def nothing_changes_the_end(self, verdict: Verdict) -> None:
@@ -124,8 +142,9 @@ class AnyBranch(RuleBasedStateMachine):
             # Every suggestion was told, and once.
             assert sorted(tell.number for tell in self.told) == list(range(len(self.suggestions)))
         else:
-            assert state.wanted == max(0, self.missing())
-            assert state.phase is (Phase.ASKING if self.missing() > 0 else Phase.WAITING)
+            missing = 0 if self.concluded else self.missing()
+            assert state.wanted == max(0, missing)
+            assert state.phase is (Phase.ASKING if missing > 0 else Phase.WAITING)
             assert (state.round, state.round_successes) == (self.round, self.round_successes)
             arrived = [v for v in self.wave.values() if v is not None and v.outcome == "feasible"]
             assert state.unique_successes == self.round_successes + len(arrived)
@@ -139,8 +158,146 @@ class AnyBranch(RuleBasedStateMachine):
         assert state.duplicates == len(self.suggestions) - len(self.finished) - len(self.wave)
 
 
-AnyBranch.TestCase.settings = settings(deadline=None, max_examples=150, stateful_step_count=60)
-TestAnyBranch = AnyBranch.TestCase
+class AnyContinuous(RuleBasedStateMachine):
+    """Runs a continuous branch beside a ledger of what has happened to it, and compares."""
+
+    @initialize(
+        per_round=st.integers(1, 3), max_rounds=st.integers(1, 3), parallel=st.integers(1, 5)
+    )
+    def start(self, per_round: int, max_rounds: int, parallel: int) -> None:
+        self.per_round, self.budget, self.parallel = per_round, per_round * max_rounds, parallel
+        self.state = ContinuousState(per_round=per_round, max_rounds=max_rounds, parallel=parallel)
+        self.suggestions: list[str] = []
+        self.told: list[Tell] = []
+        self.verdicts: dict[str, Verdict | None] = {}
+        self.concluded = False
+        self.asked = 0
+
+    @property
+    def flying(self) -> list[str]:
+        return [key for key, verdict in self.verdicts.items() if verdict is None]
+
+    @property
+    def settled(self) -> list[Verdict]:
+        return [verdict for verdict in self.verdicts.values() if verdict is not None]
+
+    @property
+    def successes(self) -> int:
+        return sum(verdict.outcome == "feasible" for verdict in self.settled)
+
+    @property
+    def hopeless(self) -> bool:
+        causes = {(v.outcome, v.cause) for v in self.settled}
+        return (
+            len(self.settled) >= self.per_round
+            and len(causes) == 1
+            and ("feasible", None) not in causes
+        )
+
+    def expected_wanted(self) -> int:
+        if self.concluded or self.hopeless or len(self.flying) > self.parallel:
+            return 0
+        batch = max(self.parallel // 2, 2)
+        return max(
+            0,
+            min(
+                max(self.parallel - len(self.flying), batch),
+                self.budget - self.successes - len(self.flying),
+                11 * self.budget - len(self.suggestions),
+            ),
+        )
+
+    @precondition(lambda self: self.state.wanted > 0 and not self.asked)
+    @rule()
+    def ask(self) -> None:
+        self.asked = self.state.wanted
+
+    @precondition(lambda self: self.asked)
+    @rule(data=st.data())
+    def suggest(self, data: st.DataObject) -> None:
+        asked, self.asked = self.asked, 0
+        if self.concluded or self.state.finished:
+            assert self.state.takes == 0
+            return
+        # Whatever was settled since: what was wanted then is taken now.
+        proposed = data.draw(st.lists(keys, min_size=1, max_size=asked))
+        dispositions, tells = self.state.suggested(proposed)
+        expected, at_once = [], []
+        for key in proposed:
+            if key not in self.verdicts:
+                self.verdicts[key] = None
+                expected.append(Disposition.NEW)
+            elif self.verdicts[key] is None:
+                expected.append(Disposition.WAITS)
+            else:
+                expected.append(Disposition.KNOWN)
+                at_once.append(Tell(len(self.suggestions), key))
+            self.suggestions.append(key)
+        assert dispositions == expected
+        assert tells == at_once
+        self.told += tells
+
+    @precondition(lambda self: self.flying)
+    @rule(data=st.data(), verdict=verdicts)
+    def settle(self, data: st.DataObject, verdict: Verdict) -> None:
+        key = data.draw(st.sampled_from(self.flying))
+        untold = set(range(len(self.suggestions))) - {tell.number for tell in self.told}
+        tells = self.state.settled(key, verdict)
+        self.verdicts[key] = verdict
+        assert tells == [Tell(n, key) for n in sorted(untold) if self.suggestions[n] == key]
+        self.told += tells
+
+    @rule(parallel=st.integers(1, 5))
+    def widen(self, parallel: int) -> None:
+        if not self.state.finished:
+            self.state.widen(parallel)
+            self.parallel = parallel
+
+    @precondition(lambda self: self.suggestions)
+    @rule()
+    def conclude(self) -> None:
+        was = self.state.phase
+        assert self.state.conclude() == []
+        if self.state.finished and self.state.phase is not Phase.CONVERGED:
+            assert self.state.phase is was
+        self.concluded = True
+
+    @invariant()
+    def the_branch_is_where_the_ledger_says(self) -> None:
+        state = self.state
+        assert state.in_flight == len(self.flying)
+        assert state.attempts == len(self.suggestions) <= 11 * self.budget
+        assert state.unique_successes == self.successes <= self.budget
+        assert state.tally["feasible"] == self.successes
+        assert state.duplicates == len(self.suggestions) - len(self.verdicts)
+        assert len({tell.number for tell in self.told}) == len(self.told)
+        if state.finished:
+            assert state.wanted == 0
+            assert not self.flying
+            assert sorted(tell.number for tell in self.told) == list(range(len(self.suggestions)))
+            return
+        assert state.wanted == self.expected_wanted()
+        assert state.wanted or self.flying
+
+    @invariant()
+    def the_end_is_the_one_that_was_reached(self) -> None:
+        if self.state.phase is Phase.COMPLETED:
+            assert self.successes == self.budget
+        elif self.state.phase is Phase.FAILED:
+            assert self.hopeless
+        elif self.state.phase is Phase.CONVERGED:
+            assert self.concluded
+        elif self.state.phase is Phase.STALLED:
+            assert len(self.suggestions) == 11 * self.budget
+        else:
+            assert self.state.phase in (Phase.ASKING, Phase.WAITING)
+
+
+AnyContinuous.TestCase.settings = settings(deadline=None, max_examples=150, stateful_step_count=60)
+TestAnyContinuous = AnyContinuous.TestCase
+
+AnyRounds.TestCase.settings = settings(deadline=None, max_examples=150, stateful_step_count=60)
+TestAnyRounds = AnyRounds.TestCase
 
 
 def drive(
@@ -198,7 +355,7 @@ def test_the_order_of_arrival_changes_nothing(
 ) -> None:
     verdict_of = Remembering(data)
     first, second = (
-        drive(BranchState(target=target, max_rounds=max_rounds), stream, verdict_of, data)
+        drive(RoundsState(per_round=target, max_rounds=max_rounds), stream, verdict_of, data)
         for _ in range(2)
     )
     assert first == second
@@ -211,7 +368,11 @@ def test_enumerated_points_end_exhausted_or_with_their_one_cause(
 ) -> None:
     points = data.draw(st.integers(1, target * max_rounds))
     verdict_of = Remembering(data)
-    state = BranchState(target=target, max_rounds=max_rounds, points=points)
+    state: BranchState = (
+        RoundsState(per_round=target, max_rounds=max_rounds, points=points)
+        if data.draw(st.booleans())
+        else ContinuousState(per_round=target, max_rounds=max_rounds, points=points, parallel=2)
+    )
     drive(state, [str(number) for number in range(points)], verdict_of, data)
     assert state.attempts == sum(state.tally.values()) <= points
     if state.phase is Phase.EXHAUSTED:

@@ -11,9 +11,9 @@ from spica_async.branch import (
     ATTEMPTS_PER_TARGET,
     FINAL_PHASES,
     TRANSITIONS,
-    BranchState,
     Disposition,
     Phase,
+    RoundsState,
     Tell,
     Verdict,
 )
@@ -26,7 +26,7 @@ def no_room(detail: str = "agg: 100 KV tokens") -> Verdict:
     return Verdict("infeasible", "no_kv_room", detail)
 
 
-def one_by_one(state: BranchState, keys: Sequence[str], verdict: Verdict = FEASIBLE) -> list[Tell]:
+def one_by_one(state: RoundsState, keys: Sequence[str], verdict: Verdict = FEASIBLE) -> list[Tell]:
     """Take single suggestions, each settled as soon as it is sent."""
     told = []
     for key in keys:
@@ -37,7 +37,7 @@ def one_by_one(state: BranchState, keys: Sequence[str], verdict: Verdict = FEASI
     return told
 
 
-def drain(state: BranchState, verdict_of: Callable[[int], Verdict]) -> Counter[str]:
+def drain(state: RoundsState, verdict_of: Callable[[int], Verdict]) -> Counter[str]:
     """Take fresh suggestions until the state is final; how often each was told."""
     told: Counter[str] = Counter()
     while not state.finished:
@@ -50,7 +50,7 @@ def drain(state: BranchState, verdict_of: Callable[[int], Verdict]) -> Counter[s
 
 
 def test_a_wave_asks_for_what_is_missing_and_waits_for_all_of_it() -> None:
-    state = BranchState(target=3, max_rounds=2)
+    state = RoundsState(per_round=3, max_rounds=2)
     assert (state.phase, state.wanted, state.round, state.attempts) == (Phase.ASKING, 3, 1, 0)
     assert state.suggested(["a", "b", "a"]) == ([NEW, NEW, WAITS], [])
     # The duplicate fills no place, so one more is asked for in the same wave.
@@ -83,7 +83,7 @@ def test_a_wave_asks_for_what_is_missing_and_waits_for_all_of_it() -> None:
 
 
 def test_a_duplicate_of_a_finished_sample_is_told_at_once_and_uses_no_budget() -> None:
-    state = BranchState(target=2, max_rounds=2)
+    state = RoundsState(per_round=2, max_rounds=2)
     state.suggested(["a", "b"])
     state.settled("a", FEASIBLE)
     state.settled("b", no_room())
@@ -98,7 +98,7 @@ def test_a_duplicate_of_a_finished_sample_is_told_at_once_and_uses_no_budget() -
 
 
 def test_every_round_finds_its_target_and_then_the_branch_is_complete() -> None:
-    state = BranchState(target=2, max_rounds=3)
+    state = RoundsState(per_round=2, max_rounds=3)
     told = drain(state, lambda _: FEASIBLE)
     assert (state.phase, state.round, state.attempts) == (Phase.COMPLETED, 3, 6)
     assert told == {str(number): 1 for number in range(6)}
@@ -109,7 +109,7 @@ def test_every_round_finds_its_target_and_then_the_branch_is_complete() -> None:
 @pytest.mark.parametrize("target", [1, 3])
 def test_a_round_takes_eleven_attempts_for_each_of_its_target(target: int) -> None:
     assert ATTEMPTS_PER_TARGET == 11
-    state = BranchState(target=target, max_rounds=5)
+    state = RoundsState(per_round=target, max_rounds=5)
     first_round = [str(number) for number in range(target)]
     state.suggested(first_round)
     for key in first_round:
@@ -125,7 +125,7 @@ def test_a_round_takes_eleven_attempts_for_each_of_its_target(target: int) -> No
 
 @pytest.mark.parametrize(("last", "phase"), [("c", Phase.COMPLETED), ("a", Phase.STALLED)])
 def test_the_last_attempt_may_still_complete_the_round(last: str, phase: Phase) -> None:
-    state = BranchState(target=2, max_rounds=1)
+    state = RoundsState(per_round=2, max_rounds=1)
     state.suggested(["a", "b"])
     state.settled("a", FEASIBLE)
     state.settled("b", no_room())
@@ -137,7 +137,7 @@ def test_the_last_attempt_may_still_complete_the_round(last: str, phase: Phase) 
 
 
 def test_attempts_that_run_out_end_the_wave_and_its_duplicates_are_told() -> None:
-    state = BranchState(target=2, max_rounds=3)
+    state = RoundsState(per_round=2, max_rounds=3)
     state.suggested(["a", "b"])
     state.settled("a", FEASIBLE)
     state.settled("b", no_room())
@@ -152,7 +152,7 @@ def test_attempts_that_run_out_end_the_wave_and_its_duplicates_are_told() -> Non
 
 
 def test_a_wave_that_waits_ends_stalled_when_it_fails_with_the_last_attempt() -> None:
-    state = BranchState(target=1, max_rounds=3)
+    state = RoundsState(per_round=1, max_rounds=3)
     one_by_one(state, ["a"])
     one_by_one(state, ["a"] * 10)
     assert (state.round, state.wanted) == (2, 1)
@@ -179,7 +179,7 @@ def test_a_wave_that_waits_ends_stalled_when_it_fails_with_the_last_attempt() ->
 def test_a_branch_ends_when_all_that_was_tried_failed_for_one_cause(
     verdicts: list[Verdict], phase: Phase
 ) -> None:
-    state = BranchState(target=2, max_rounds=3)
+    state = RoundsState(per_round=2, max_rounds=3)
     keys = ["a", "b"]
     state.suggested(keys)
     for key, verdict in zip(keys, verdicts, strict=True):
@@ -192,7 +192,7 @@ def test_a_branch_ends_when_all_that_was_tried_failed_for_one_cause(
 def test_the_sole_failure_is_the_first_suggestions_whichever_arrived_first(
     order: tuple[str, str],
 ) -> None:
-    state = BranchState(target=2, max_rounds=3)
+    state = RoundsState(per_round=2, max_rounds=3)
     state.suggested(["a", "b"])
     for key in order:
         state.settled(key, no_room({"a": "1 token", "b": "2 token"}[key]))
@@ -200,7 +200,7 @@ def test_the_sole_failure_is_the_first_suggestions_whichever_arrived_first(
 
 
 def test_fewer_failures_than_a_rounds_target_prove_nothing() -> None:
-    state = BranchState(target=3, max_rounds=1)
+    state = RoundsState(per_round=3, max_rounds=1)
     state.suggested(["a", "b", "b"])
     state.suggested(["a"])
     one_by_one(state, ["a"] * 28)
@@ -214,7 +214,7 @@ def test_fewer_failures_than_a_rounds_target_prove_nothing() -> None:
 
 
 def test_failures_in_several_waves_and_after_a_success() -> None:
-    state = BranchState(target=2, max_rounds=2)
+    state = RoundsState(per_round=2, max_rounds=2)
     state.suggested(["a", "b"])
     state.settled("a", no_room())
     state.settled("b", Verdict("failed", "replay_error"))
@@ -228,38 +228,38 @@ def test_failures_in_several_waves_and_after_a_success() -> None:
 
 @pytest.mark.parametrize("points", [1, 5, 6])
 def test_enumerated_points_are_each_taken_once(points: int) -> None:
-    state = BranchState(target=3, max_rounds=2, points=points)
+    state = RoundsState(per_round=3, max_rounds=2, points=points)
     told = drain(state, lambda number: no_room() if number == 2 else FEASIBLE)
     assert told == {str(number): 1 for number in range(points)}
     assert (state.phase, state.attempts, state.duplicates) == (Phase.EXHAUSTED, points, 0)
 
 
 def test_enumerated_points_have_no_limit_of_attempts_but_their_number() -> None:
-    state = BranchState(target=1, max_rounds=40, points=30)
+    state = RoundsState(per_round=1, max_rounds=40, points=30)
     # One success, then failures for many reasons: more than 11 attempts in one round.
     told = drain(
         state, lambda number: no_room("x" * number) if number else Verdict("failed", "replay_error")
     )
     assert state.phase is Phase.FAILED
     assert told == {"0": 1}
-    state = BranchState(target=1, max_rounds=40, points=30)
+    state = RoundsState(per_round=1, max_rounds=40, points=30)
     told = drain(state, lambda number: no_room("x" * number) if number else FEASIBLE)
     assert (state.phase, len(told)) == (Phase.EXHAUSTED, 30)
 
 
 def test_enumerated_points_that_all_fail_for_one_cause_end_with_it() -> None:
-    state = BranchState(target=2, max_rounds=3, points=6)
+    state = RoundsState(per_round=2, max_rounds=3, points=6)
     drain(state, lambda _: no_room())
     assert (state.phase, state.attempts) == (Phase.FAILED, 2)
     # Even if the cause is known with the very last of them.
-    state = BranchState(target=2, max_rounds=1, points=2)
+    state = RoundsState(per_round=2, max_rounds=1, points=2)
     drain(state, lambda _: no_room())
     assert state.phase is Phase.FAILED
 
 
 def test_other_than_the_wanted_number_of_suggestions_is_refused() -> None:
-    state = BranchState(target=2, max_rounds=1)
-    for keys in ([], ["a"], ["a", "b", "c"]):
+    state = RoundsState(per_round=2, max_rounds=1)
+    for keys in ([], ["a", "b", "c"]):
         with pytest.raises(ValueError, match="2 suggestions are wanted"):
             state.suggested(keys)
     assert (state.attempts, state.in_flight) == (0, 0)
@@ -269,7 +269,7 @@ def test_other_than_the_wanted_number_of_suggestions_is_refused() -> None:
 
 
 def test_a_verdict_comes_once_and_for_what_is_in_flight() -> None:
-    state = BranchState(target=2, max_rounds=1)
+    state = RoundsState(per_round=2, max_rounds=1)
     state.suggested(["a", "b"])
     with pytest.raises(KeyError):
         state.settled("c", FEASIBLE)
@@ -285,22 +285,22 @@ def test_a_verdict_comes_once_and_for_what_is_in_flight() -> None:
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        ({"target": 0, "max_rounds": 1}, "target and max_rounds are 1 or more"),
-        ({"target": 1, "max_rounds": 0}, "target and max_rounds are 1 or more"),
-        ({"target": 2, "max_rounds": 3, "points": 0}, "enumerated points are 1 or more"),
-        ({"target": 2, "max_rounds": 3, "points": 7}, "within the budget"),
+        ({"per_round": 0, "max_rounds": 1}, "per_round and max_rounds are 1 or more"),
+        ({"per_round": 1, "max_rounds": 0}, "per_round and max_rounds are 1 or more"),
+        ({"per_round": 2, "max_rounds": 3, "points": 0}, "enumerated points are 1 or more"),
+        ({"per_round": 2, "max_rounds": 3, "points": 7}, "within the budget"),
     ],
 )
 def test_a_branch_starts_with_a_budget(arguments: dict[str, int], problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
-        BranchState(**arguments)
+        RoundsState(**arguments)
 
 
 def test_final_phases_are_final() -> None:
     assert set(TRANSITIONS) == set(Phase)
     assert {phase for phase, following in TRANSITIONS.items() if not following} == FINAL_PHASES
     assert set(Phase) - FINAL_PHASES == {Phase.ASKING, Phase.WAITING}
-    state = BranchState(target=1, max_rounds=1)
+    state = RoundsState(per_round=1, max_rounds=1)
     one_by_one(state, ["a"])
     for phase in Phase:
         with pytest.raises(RuntimeError, match=f"does not go from completed to {phase}"):

@@ -219,6 +219,7 @@ def test_a_plan_is_described_in_plain_values() -> None:
                 "agg_num_gpus_per_engine_target": "1, 2 (log); starts at 1",
                 "agg_max_num_seqs": "256, 512 (log)",
             },
+            "seeds": [],
             "pinned": {
                 "backend": "vllm",
                 "agg_max_num_batched_tokens": 8192,

@@ -25,6 +25,9 @@ class FakeSampler:
     async def ask(self, count: int) -> list[Suggestion]:
         return [Suggestion(7 + n, ASSIGNMENT, stand_in="late" if n else None) for n in range(count)]
 
+    async def place(self, assignments: Sequence[Assignment]) -> list[Suggestion]:
+        raise AssertionError("nothing is to be placed")
+
     async def tell(self, trials: Sequence[Trial]) -> None:
         self.told += trials
 
@@ -41,8 +44,8 @@ def test_a_study_proposes_what_its_assignments_project_to(space: BranchSpace) ->
     proposer = StudyProposer(space, sampler)
     first, second = asyncio.run(proposer.propose(2))
     selection, projection = space.select(ASSIGNMENT)
-    assert first == Proposal(7, selection, ASSIGNMENT, projection)
-    assert second == Proposal(8, selection, ASSIGNMENT, projection, "late")
+    assert first == Proposal(7, selection, "optimizer", ASSIGNMENT, projection)
+    assert second == Proposal(8, selection, "stand_in", ASSIGNMENT, projection, "late")
     assert selection.config.used_gpus == 4
     assert proposer.stats is sampler.stats
 

@@ -28,10 +28,10 @@ from schemas.messages import (
 )
 from schemas.results import CandidateRecord
 from spica_async.branch import Phase
+from spica_async.plan.budget import enumerable_points
 from spica_async.plan.types import SweepPlan
 from spica_async.sampling.types import Suggestion, Trial
 from spica_async.scoring import rank
-from spica_async.search import enumerable_points
 from spica_async.space.branch import BranchSpace
 from spica_async.space.capacity import CapacityKey
 from spica_async.space.shapes import ParallelShape
@@ -157,8 +157,10 @@ async def test_a_record_tells_all_of_a_candidate(
             "needs_wide_ep": False,
             "agg_kv_capacity_tokens": candidate.facts["agg_kv_capacity_tokens"],
         },
+        "source": "optimizer",
         "stand_in": None,
         "worker": "fake",
+        "found_seconds": 1.5,
     }
     assert record.projection is not None
     assert set(record.projection) == {
@@ -168,7 +170,7 @@ async def test_a_record_tells_all_of_a_candidate(
     assert timings == {"waited": 0.0, "build": 0.25, "replay": 0.5, "wall": 1.0}
     assert run.branch.evaluation_seconds == 1.0
     assert run.ledger.progress[-1] == ("agg", 1, 1)
-    assert (run.branch.max_rounds, run.branch.target) == (1, 1)
+    assert (run.branch.budget, run.branch.state.target) == (1, 1)
 
 
 async def test_a_failure_is_told_as_one_and_its_record_says_why(

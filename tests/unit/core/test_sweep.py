@@ -6,16 +6,17 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 from support.lossy import Fault, LossyWorker
-from support.searching import FakeWorker, Ledger, succeed
+from support.searching import FakeSampler, FakeWorker, Ledger, succeed
 from support.virtual_time import run_in_virtual_time
 
-from schemas.config import SmartSearchConfig
+from schemas.config import OptimizerSettings, SmartSearchConfig
 from schemas.results import CandidateRecord, SweepResult
 from spica_async.bus.memory import MemoryBus
 from spica_async.bus.port import (
@@ -29,6 +30,7 @@ from spica_async.bus.topology import declare, requests_queue
 from spica_async.errors import SpicaError
 from spica_async.plan.types import SweepPlan
 from spica_async.results import ResultsFolder
+from spica_async.sampling.types import Study
 from spica_async.sweep import Sweep
 
 SAMPLES = 6
@@ -51,16 +53,21 @@ def make_sweep(
     plan = make_sweep_plan(config)
     assert [branch.distinct_selections for branch in plan.branches] == [SAMPLES]
 
-    def make(display: Ledger, *, grace_seconds: float = 0.0) -> Sweep:
+    def make(
+        display: Ledger, *, grace_seconds: float = 0.0, max_seconds: float | None = None
+    ) -> Sweep:
+        limits = config.sweep.model_copy(update={"max_seconds": max_seconds})
+        limited = config.model_copy(update={"sweep": limits})
         return Sweep(
             sweep_id="sweep",
-            plan=plan,
+            plan=replace(plan, config=limited),
             trace=None,
             folder=folder,
             display=display,
             versions={"engine": "1"},
             fingerprint="engine",
             planning_seconds=0.5,
+            spent_seconds=0.5,
             grace_seconds=grace_seconds,
         )
 
@@ -317,3 +324,86 @@ def test_the_display_hears_of_the_workers(make_sweep: Callable[..., Sweep]) -> N
 
     run_in_virtual_time(main())
     assert [worker.name for worker in ledger.fleets[-1].workers] == ["w-0"]
+
+
+@pytest.mark.parametrize("grace_seconds", [0.0, 10.0])
+def test_what_runs_when_the_time_is_up_gets_the_grace(
+    make_sweep: Callable[..., Sweep], folder: ResultsFolder, grace_seconds: float
+) -> None:
+    async def run() -> SweepResult:
+        gate = asyncio.Semaphore(3)
+        async with worked_bus(gate=gate) as bus:
+            asyncio.get_running_loop().call_later(5.0, gate.release)
+            sweep = make_sweep(Ledger(), grace_seconds=grace_seconds, max_seconds=2.0)
+            return await sweep.run(bus, asyncio.Event())
+
+    result = run_in_virtual_time(run())
+    assert result.status == "time_limit"
+    assert_kept(folder, 4 if grace_seconds else 3, "time_limit")
+
+
+def test_a_sweep_ends_when_its_time_is_up(
+    make_sweep: Callable[..., Sweep], folder: ResultsFolder
+) -> None:
+    async def run() -> SweepResult:
+        # Half a second went to the plan; three candidates are through when the rest is up.
+        async with worked_bus(gate=asyncio.Semaphore(3)) as bus:
+            return await make_sweep(Ledger(), max_seconds=2.0).run(bus, asyncio.Event())
+
+    result = run_in_virtual_time(run())
+    assert result.status == "time_limit"
+    assert result.reason == "max_seconds, 2, were up"
+    assert [(b.end, b.reason) for b in result.branches] == [("time_limit", "max_seconds were up")]
+    assert result.timings.total == pytest.approx(2.0)
+    found = [record["found_seconds"] for record in lines(folder.path / "candidates.jsonl")]
+    assert found == [0.5, 0.5, 0.5]
+    assert_kept(folder, 3, "time_limit")
+
+
+def test_time_that_was_up_before_anything_was_measured_is_no_verdict_on_the_space(
+    make_sweep: Callable[..., Sweep], folder: ResultsFolder
+) -> None:
+    result = run_in_virtual_time(
+        make_sweep(Ledger(), max_seconds=2.0).run(MemoryBus(), asyncio.Event())
+    )
+    assert result.status == "time_limit"
+    assert_kept(folder, 0, "time_limit")
+
+
+@pytest.mark.parametrize(("profile", "near"), [("fast", True), ("random", False)])
+async def test_a_study_starts_with_the_plans_seeds(
+    *,
+    make_sweep: Callable[..., Sweep],
+    make_config: Callable[..., SmartSearchConfig],
+    make_sweep_plan: Callable[..., SweepPlan],
+    monkeypatch: pytest.MonkeyPatch,
+    profile: str,
+    near: bool,
+) -> None:
+    samplers: list[FakeSampler] = []
+
+    @asynccontextmanager
+    async def open_sampler(
+        study: Study, settings: OptimizerSettings, **_: Any
+    ) -> AsyncIterator[Any]:
+        assert settings.profile == profile
+        assert study.parameters == plan.branches[0].parameters
+        samplers.append(FakeSampler(plan.branches[0]))
+        yield samplers[-1]
+
+    monkeypatch.setattr("spica_async.sweep.open_sampler", open_sampler)
+    config = make_config(
+        {"gpu_budget": 8, "agg_max_num_seqs": [256, 512, 1024]},
+        sweep={"max_rounds": 1, "candidates_per_round": 4, "optimizer": {"profile": profile}},
+    )
+    plan = make_sweep_plan(config, sizes=(1, 2))
+    seeds = tuple(plan.branches[0].selection(index) for index in (2, 5))
+    ledger = Ledger()
+    sweep = replace(make_sweep(ledger), plan=replace(plan, seeds={"agg": seeds}))
+    async with worked_bus() as bus:
+        await sweep.run(bus, asyncio.Event())
+    sources = [r.source for r in sorted(ledger.records, key=lambda record: record.number)]
+    assert sources[:3] == ["optimizer", "warm_start", "warm_start"]
+    async with sweep._open_proposer(plan.branches[0]) as proposer:
+        (first,) = await proposer.propose(1)
+        assert bool(await proposer.instead_of([first], lambda _: True)) is near

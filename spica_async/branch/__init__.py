@@ -1,0 +1,29 @@
+"""The state of one branch: what to ask, what to send, what to tell, and when to stop."""
+
+from __future__ import annotations
+
+from spica_async.branch.continuous import ContinuousState
+from spica_async.branch.rounds import RoundsState
+from spica_async.branch.state import (
+    ATTEMPTS_PER_TARGET,
+    FINAL_PHASES,
+    TRANSITIONS,
+    BranchState,
+    Disposition,
+    Phase,
+    Tell,
+    Verdict,
+)
+
+__all__ = [
+    "ATTEMPTS_PER_TARGET",
+    "FINAL_PHASES",
+    "TRANSITIONS",
+    "BranchState",
+    "ContinuousState",
+    "Disposition",
+    "Phase",
+    "RoundsState",
+    "Tell",
+    "Verdict",
+]

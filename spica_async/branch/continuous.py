@@ -1,0 +1,165 @@
+"""The continuous schedule: so many samples are always in flight, and some more wait for a slot.
+
+A verdict is told as soon as it is there, and suggestions are asked for in small batches while the
+rest is being replayed. Budget and attempts are those of the whole branch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from spica_async.branch.state import (
+    ATTEMPTS_PER_TARGET,
+    BranchState,
+    Disposition,
+    Phase,
+    Tell,
+    Verdict,
+    successes,
+)
+
+_SMALLEST_BATCH: Final = 2
+_LARGEST_BATCH: Final = 8
+
+
+class ContinuousState(BranchState):
+    """A branch that keeps `parallel` samples in flight until its budget is found.
+
+    It asks for a batch when no more than `parallel` are in flight, so that up to a batch waits for
+    the next free slot. A batch is half of `parallel`, from 2 to 8: the optimizer exploits with the
+    first suggestion of a batch and explores with the others.
+    """
+
+    def __init__(
+        self, *, per_round: int, max_rounds: int, parallel: int, points: int | None = None
+    ) -> None:
+        super().__init__(per_round=per_round, max_rounds=max_rounds, points=points)
+        # For each sample in flight, its suggestion and those that turned out to be the same.
+        self._waiting: dict[str, list[Tell]] = {}
+        self._successes = 0
+        self._parallel = 1
+        self.widen(parallel)
+
+    def widen(self, parallel: int) -> None:
+        """Keep so many in flight from now on.
+
+        Raises:
+            ValueError: if it is below 1.
+        """
+        if parallel < 1:
+            raise ValueError("parallel is 1 or more")
+        self._parallel = parallel
+        if not self.finished:
+            self._move_on()
+
+    @property
+    def round(self) -> int:
+        """The round that would be under way, were each one a barrier."""
+        return min(self._successes // self._per_round + 1, self._max_rounds)
+
+    @property
+    def target(self) -> int:
+        """Unique successes of the whole branch."""
+        return self._per_round * self._max_rounds
+
+    @property
+    def unique_successes(self) -> int:
+        """Unique successes so far."""
+        return self._successes
+
+    @property
+    def wanted(self) -> int:
+        """How many suggestions to ask for now; 0 unless the phase is `ASKING`."""
+        return self._room() if self._phase is Phase.ASKING else 0
+
+    @property
+    def takes(self) -> int:
+        """How many suggestions are taken now: whatever the budget and the attempts leave.
+
+        While an ask is under way, failures may take back what was wanted when it began; the
+        sampler has numbered its suggestions all the same.
+        """
+        return 0 if self._concluded or self.finished else self._left()
+
+    def suggested(self, keys: Sequence[str]) -> tuple[list[Disposition], list[Tell]]:
+        """Take the keys of suggestions, in their order.
+
+        Returns:
+            What becomes of each, and the duplicates of finished samples, to be told now.
+
+        Raises:
+            ValueError: if none are given, or more than are taken.
+        """
+        self._check_taken(keys)
+        dispositions, tells = [], []
+        for key in keys:
+            tell = Tell(self._attempts, key)
+            self._attempts += 1
+            if self.is_new(key):
+                dispositions.append(Disposition.NEW)
+                self._in_flight.add(key)
+                self._waiting[key] = [tell]
+                continue
+            self._duplicates += 1
+            if key in self._known:
+                dispositions.append(Disposition.KNOWN)
+                tells.append(tell)
+            else:
+                dispositions.append(Disposition.WAITS)
+                self._waiting[key].append(tell)
+        self._move_on()
+        return dispositions, tells
+
+    def settled(self, key: str, verdict: Verdict) -> list[Tell]:
+        """Take the verdict of a sample in flight; its suggestions, to be told now.
+
+        Raises:
+            KeyError: if the sample is not in flight: a verdict is final and comes once.
+        """
+        self._in_flight.remove(key)
+        self._learn(key, verdict)
+        self._successes += successes([verdict])
+        self._move_on()
+        return self._waiting.pop(key)
+
+    def conclude(self) -> list[Tell]:
+        """Want nothing more: the branch ends as `CONVERGED` once nothing is in flight."""
+        self._concluded = True
+        if not self.finished:
+            self._move_on()
+        return []
+
+    def is_new(self, key: str) -> bool:
+        """Whether nobody has asked about this sample."""
+        return not (key in self._known or key in self._in_flight)
+
+    def _room(self) -> int:
+        free = self._parallel - len(self._in_flight)
+        if free < 0 or self._concluded or self._only_one_failure():
+            return 0
+        batch = min(max(self._parallel // 2, _SMALLEST_BATCH), _LARGEST_BATCH)
+        return min(max(free, batch), self._left())
+
+    def _left(self) -> int:
+        missing = self.target - self._successes - len(self._in_flight)
+        attempts = ATTEMPTS_PER_TARGET * self.target if self._points is None else self._points
+        return max(0, min(missing, attempts - self._attempts))
+
+    def _move_on(self) -> None:
+        phase = self._next_phase()
+        if phase is not self._phase:
+            self._move(phase)
+
+    def _next_phase(self) -> Phase:
+        if self._room() > 0:
+            return Phase.ASKING
+        if self._in_flight:
+            return Phase.WAITING
+        if self._only_one_failure():
+            return Phase.FAILED
+        if self._points is not None and self._attempts == self._points:
+            return Phase.EXHAUSTED
+        if self._successes >= self.target:
+            return Phase.COMPLETED
+        return Phase.CONVERGED if self._concluded else Phase.STALLED

@@ -1,0 +1,249 @@
+"""What the state of a branch is under any schedule: its phases, its known samples, its ends.
+
+Pure: no clock, no I/O, no sampler. The driver asks for as many suggestions as `wanted` says, hands
+their keys to `suggested`, sends out the new ones, and hands every verdict to `settled`.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+from schemas.messages import Cause, Outcome
+
+ATTEMPTS_PER_TARGET: Final = 11
+
+
+class Phase(StrEnum):
+    """Where a branch stands; the last five are final."""
+
+    ASKING = "asking"
+    """Suggestions are wanted."""
+    WAITING = "waiting"
+    """Replays are in flight, and nothing is wanted before some of them end."""
+    COMPLETED = "completed"
+    """The whole budget of unique successes was found."""
+    EXHAUSTED = "exhausted"
+    """Every distinct sample of the branch was evaluated."""
+    STALLED = "stalled"
+    """The attempts are used up: what is proposed is known or fails."""
+    FAILED = "failed"
+    """Nothing succeeded, and a round's worth of samples failed with one and the same cause."""
+    CONVERGED = "converged"
+    """It was concluded, because what is found no longer gets better."""
+
+
+FINAL_PHASES: Final = frozenset(
+    {Phase.COMPLETED, Phase.EXHAUSTED, Phase.STALLED, Phase.FAILED, Phase.CONVERGED}
+)
+TRANSITIONS: Final[Mapping[Phase, frozenset[Phase]]] = MappingProxyType(
+    {
+        Phase.ASKING: frozenset({Phase.WAITING, Phase.ASKING}) | FINAL_PHASES,
+        Phase.WAITING: frozenset({Phase.ASKING}) | FINAL_PHASES,
+        **{phase: frozenset[Phase]() for phase in FINAL_PHASES},
+    }
+)
+
+
+class Disposition(StrEnum):
+    """What becomes of one suggestion."""
+
+    NEW = "new"
+    """A sample nobody has asked about: send it."""
+    WAITS = "waits"
+    """A duplicate of one in flight: it shares that one's verdict."""
+    KNOWN = "known"
+    """A duplicate of a finished sample: answered from what is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How a sample's evaluation ended; `cause` tells all outcomes but a feasible one apart."""
+
+    outcome: Outcome
+    cause: Cause | None = None
+    detail: str | None = None
+
+    @property
+    def signature(self) -> tuple[Outcome, Cause | None, str]:
+        """What makes two failures one and the same: all but the figures in their details."""
+        return self.outcome, self.cause, re.sub(r"\d+", "#", self.detail or "")
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """A suggestion whose verdict the sampler must now hear."""
+
+    number: int
+    key: str
+
+
+class BranchState(ABC):
+    """The budget, attempts and known samples of one branch; a schedule says what is wanted when.
+
+    Args:
+        per_round: unique successes that each round must find.
+        max_rounds: rounds to run; with `per_round` the budget of the branch.
+        points: how many distinct samples the branch has, when they are enumerated rather than
+            suggested. Every one of them is then taken once, whatever becomes of it.
+
+    Raises:
+        ValueError: if a number is below 1, or the points are more than the budget.
+    """
+
+    def __init__(self, *, per_round: int, max_rounds: int, points: int | None = None) -> None:
+        if per_round < 1 or max_rounds < 1:
+            raise ValueError("per_round and max_rounds are 1 or more")
+        if points is not None and not 1 <= points <= per_round * max_rounds:
+            raise ValueError("enumerated points are 1 or more and within the budget")
+        self._per_round = per_round
+        self._max_rounds = max_rounds
+        self._points = points
+        self._phase = Phase.ASKING
+        self._attempts = 0
+        self._duplicates = 0
+        self._known: dict[str, Verdict] = {}
+        # Two are as telling as all of them.
+        self._signatures: set[tuple[Outcome, Cause | None, str]] = set()
+        self._in_flight: set[str] = set()
+        self._concluded = False
+
+    @property
+    @abstractmethod
+    def round(self) -> int:
+        """The current round, from 1; the last one when finished."""
+
+    @property
+    @abstractmethod
+    def target(self) -> int:
+        """What `unique_successes` has to come to: those of a round or of the whole branch."""
+
+    @property
+    @abstractmethod
+    def unique_successes(self) -> int:
+        """Unique successes towards the target."""
+
+    @property
+    @abstractmethod
+    def wanted(self) -> int:
+        """How many suggestions to ask for now; 0 unless the phase is `ASKING`."""
+
+    @property
+    def takes(self) -> int:
+        """How many suggestions are taken now: what is wanted, and what was when it was asked for.
+
+        It is never less than was wanted before, until the branch is concluded or has ended.
+        """
+        return self.wanted
+
+    @abstractmethod
+    def suggested(self, keys: Sequence[str]) -> tuple[list[Disposition], list[Tell]]:
+        """Take the keys of suggestions, in their order.
+
+        Returns:
+            What becomes of each, and what to tell now.
+
+        Raises:
+            ValueError: if none are given, or more than are taken.
+        """
+
+    @abstractmethod
+    def settled(self, key: str, verdict: Verdict) -> list[Tell]:
+        """Take the verdict of a sample in flight; what to tell now.
+
+        Raises:
+            KeyError: if the sample is not in flight: a verdict is final and comes once.
+        """
+
+    @abstractmethod
+    def conclude(self) -> list[Tell]:
+        """Want nothing more: the branch ends as `CONVERGED` once nothing is in flight."""
+
+    @abstractmethod
+    def is_new(self, key: str) -> bool:
+        """Whether nobody has asked about this sample."""
+
+    @property
+    def phase(self) -> Phase:
+        """Where the branch stands."""
+        return self._phase
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing more will be asked or awaited."""
+        return self._phase in FINAL_PHASES
+
+    @property
+    def in_flight(self) -> int:
+        """Samples sent out and not settled."""
+        return len(self._in_flight)
+
+    @property
+    def attempts(self) -> int:
+        """Suggestions so far, which is also the next suggestion's number."""
+        return self._attempts
+
+    @property
+    def duplicates(self) -> int:
+        """Suggestions that were answered by another one's evaluation."""
+        return self._duplicates
+
+    @property
+    def tally(self) -> Counter[Outcome]:
+        """Unique settled samples by outcome."""
+        return Counter(verdict.outcome for verdict in self._verdicts())
+
+    @property
+    def causes(self) -> Counter[Cause]:
+        """Unique unsuccessful samples by cause."""
+        return Counter(v.cause for v in self._verdicts() if v.cause is not None)
+
+    @property
+    def sole_failure(self) -> Verdict | None:
+        """One of the failures that ended a `FAILED` branch; all have its cause."""
+        if self._phase is not Phase.FAILED:
+            return None
+        return next(iter(self._known.values()))
+
+    def verdict(self, key: str) -> Verdict:
+        """What is known of a told sample.
+
+        Raises:
+            KeyError: if nothing was told of it.
+        """
+        return self._known[key]
+
+    def _verdicts(self) -> Iterable[Verdict]:
+        return self._known.values()
+
+    def _check_taken(self, keys: Sequence[str]) -> None:
+        if not 0 < len(keys) <= self.takes:
+            raise ValueError(f"{self.takes} suggestions are wanted, not {len(keys)}")
+
+    def _learn(self, key: str, verdict: Verdict) -> None:
+        self._known[key] = verdict
+        if len(self._signatures) < 2:
+            self._signatures.add(verdict.signature)
+
+    def _only_one_failure(self) -> bool:
+        """Whether a round's worth of samples is known, and all of them failed alike."""
+        if len(self._known) < self._per_round or len(self._signatures) != 1:
+            return False
+        ((outcome, _, _),) = self._signatures
+        return outcome != "feasible"
+
+    def _move(self, phase: Phase) -> None:
+        if phase not in TRANSITIONS[self._phase]:
+            raise RuntimeError(f"a branch does not go from {self._phase} to {phase}")
+        self._phase = phase
+
+
+def successes(verdicts: Iterable[Verdict]) -> int:
+    """How many of them are feasible."""
+    return sum(verdict.outcome == "feasible" for verdict in verdicts)
