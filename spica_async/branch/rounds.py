@@ -44,11 +44,6 @@ class RoundsState(BranchState):
         return self._per_round
 
     @property
-    def round_successes(self) -> int:
-        """Unique successes of the round's finished waves."""
-        return self._round_successes
-
-    @property
     def unique_successes(self) -> int:
         """Unique successes of the round, those of the wave under way included."""
         return self._round_successes + successes(self._arrived.values())

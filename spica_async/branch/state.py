@@ -211,14 +211,6 @@ class BranchState(ABC):
             return None
         return next(iter(self._known.values()))
 
-    def verdict(self, key: str) -> Verdict:
-        """What is known of a told sample.
-
-        Raises:
-            KeyError: if nothing was told of it.
-        """
-        return self._known[key]
-
     def _verdicts(self) -> Iterable[Verdict]:
         return self._known.values()
 

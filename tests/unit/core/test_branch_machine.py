@@ -145,13 +145,13 @@ class AnyRounds(RuleBasedStateMachine):
             missing = 0 if self.concluded else self.missing()
             assert state.wanted == max(0, missing)
             assert state.phase is (Phase.ASKING if missing > 0 else Phase.WAITING)
-            assert (state.round, state.round_successes) == (self.round, self.round_successes)
+            assert (state.round, state._round_successes) == (self.round, self.round_successes)
             arrived = [v for v in self.wave.values() if v is not None and v.outcome == "feasible"]
             assert state.unique_successes == self.round_successes + len(arrived)
         assert len({tell.number for tell in self.told}) == len(self.told)
         assert all(tell.key in self.finished for tell in self.told)
         assert self.round_attempts <= 11 * self.target
-        assert {key: state.verdict(key) for key in self.finished} == self.finished
+        assert {key: state._known[key] for key in self.finished} == self.finished
         settled = [*self.finished.values(), *(v for v in self.wave.values() if v is not None)]
         successes = sum(v.outcome == "feasible" for v in settled)
         assert state.tally["feasible"] == successes <= self.target * self.max_rounds

@@ -70,14 +70,14 @@ def test_a_wave_asks_for_what_is_missing_and_waits_for_all_of_it() -> None:
         Tell(4, "c"),
     ]
     # Two of three succeeded: the round goes on.
-    assert (state.phase, state.round, state.round_successes, state.wanted) == (
+    assert (state.phase, state.round, state._round_successes, state.wanted) == (
         Phase.ASKING,
         1,
         2,
         1,
     )
     assert (state.attempts, state.duplicates) == (5, 2)
-    assert state.verdict("c") == no_room()
+    assert state._known["c"] == no_room()
     assert state.tally == {"feasible": 2, "infeasible": 1}
     assert state.causes == {"no_kv_room": 1}
 
@@ -277,9 +277,9 @@ def test_a_verdict_comes_once_and_for_what_is_in_flight() -> None:
     with pytest.raises(KeyError):
         state.settled("a", FEASIBLE)
     with pytest.raises(KeyError):
-        state.verdict("a")  # its wave has not ended
+        state._known["a"]  # its wave has not ended
     state.settled("b", FEASIBLE)
-    assert state.verdict("a") == FEASIBLE
+    assert state._known["a"] == FEASIBLE
 
 
 @pytest.mark.parametrize(
