@@ -6,6 +6,8 @@ Pure: nothing of Dynamo is imported, so a test may compare two samples' argument
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from schemas.goal import SLATarget
@@ -24,7 +26,7 @@ WORKER_TYPES: Final[Mapping[Role, str]] = {
     "prefill": "prefill",
     "decode": "decode",
 }
-_MEMORY_FRACTION_KEYS: Final[Mapping[str, str]] = {
+MEMORY_FRACTION_KEYS: Final[Mapping[str, str]] = {
     "vllm": "gpu_memory_utilization",
     "sglang": "mem_fraction_static",
     "trtllm": "free_gpu_memory_fraction",
@@ -53,6 +55,19 @@ _PLANNER_SILENCE: Final[Mapping[str, Any]] = {
 SampleView = Mapping[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """Where a timing model finds its performance tables, if not where the engine has its own.
+
+    Attributes:
+        systems: A folder that stands for the engine's folder of systems.
+        version: The backend's version whose tables it has.
+    """
+
+    systems: Path
+    version: str
+
+
 def roles(sample: SampleView) -> tuple[Role, ...]:
     """The roles that the sample deploys, in the order in which a request meets them."""
     return ("agg",) if sample["deployment_mode"] == "agg" else ("prefill", "decode")
@@ -71,12 +86,13 @@ def gpus_per_worker(sample: SampleView, role: Role) -> int:
     return tp * pp * attention_dp
 
 
-def engine_config(sample: SampleView, role: Role) -> Arguments:
+def engine_config(sample: SampleView, role: Role, tables: Tables | None = None) -> Arguments:
     """The launch configuration of one replica, as `normalize_mocker_config` takes it.
 
     Args:
         sample: A flat sample that deploys `role`.
         role: Which replica to describe.
+        tables: The performance tables to time steps with; None for the engine's own.
 
     Raises:
         KeyError: if the sample lacks a field of the role.
@@ -94,7 +110,7 @@ def engine_config(sample: SampleView, role: Role) -> Arguments:
         "timing_model": {
             "type": "external",
             "provider": "ais",
-            "config": _timing_config(sample, role),
+            "config": _timing_config(sample, role, tables),
         },
     }
     if sample.get("context_length") is not None:
@@ -110,7 +126,7 @@ def engine_config(sample: SampleView, role: Role) -> Arguments:
     if backend == "sglang":
         engine["sglang"] = _sglang_limits(sample, role)
     return {
-        _MEMORY_FRACTION_KEYS[backend]: sample[f"{role}_gpu_memory_utilization"],
+        MEMORY_FRACTION_KEYS[backend]: sample[f"{role}_gpu_memory_utilization"],
         "dp_size": attention_dp,
         **_present(sample, {"startup_time": "startup_time"}),
         "engine": engine,
@@ -161,7 +177,7 @@ def planner_arguments(sample: SampleView, sla: SLATarget | None) -> Arguments | 
     return fields
 
 
-def _timing_config(sample: SampleView, role: Role) -> Arguments:
+def _timing_config(sample: SampleView, role: Role, tables: Tables | None) -> Arguments:
     config: Arguments = {
         "model": sample["model_name"],
         "system": sample["hardware_sku"],
@@ -176,6 +192,8 @@ def _timing_config(sample: SampleView, role: Role) -> Arguments:
         config["moe_tp_size"] = shape_field(sample, role, "moe_tp")
         config["moe_ep_size"] = shape_field(sample, role, "moe_ep")
         config |= _present(sample, {"moe_backend": "moe_backend"})
+    if tables is not None:
+        config |= {"backend_version": tables.version, "systems_paths": [str(tables.systems)]}
     return config
 
 

@@ -134,11 +134,25 @@ def backend_version(sku: str, backend: str) -> str:
         UnknownSkuError: if the SKU has no system file.
         NoPerfDatabaseError: if the backend was not measured on it.
     """
-    _system_spec(sku)
-    slots = _perf_database().get_version_slots(sku, backend)
-    if not slots or not slots.get("current"):
+    # The library would look for development versions as well, through half a second of YAML.
+    data = systems_folder(sku) / _system_spec(sku)["data_dir"]
+    versions = _query_versions(systems_folder(sku))
+    entry = versions.get("overrides", {}).get(sku, {}).get(backend)
+    if entry is None:
+        entry = versions["defaults"].get(backend)
+    if not entry or not any(data.glob(f"*/{backend}/*")):
         raise NoPerfDatabaseError(f"no performance data for {backend} on {sku}")
-    return str(slots["current"])
+    return str(entry["current"])
+
+
+def systems_folder(sku: str) -> Path:
+    """The folder of all systems that has this one.
+
+    Raises:
+        UnknownSkuError: if it has no system file; the message names those that have.
+    """
+    _system_spec(sku)
+    return Path(_system_files()[sku])
 
 
 def needs_wide_ep(model: ModelFacts, hardware: HardwareFacts) -> bool:
@@ -155,6 +169,13 @@ def _system_files() -> dict[str, str]:
         for file in Path(root).glob("*.yaml")
         if _describes_gpu(file)
     }
+
+
+@cache
+def _query_versions(systems: Path) -> dict[str, Any]:
+    text = (systems / "query_versions.yaml").read_text(encoding="utf-8")
+    document: dict[str, Any] = runtime.load("yaml").safe_load(text)
+    return document
 
 
 def _describes_gpu(file: Path) -> bool:

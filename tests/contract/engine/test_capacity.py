@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support.engine_samples import GLM, MINIMAX, agg, minimax, shape
+from support.engine_samples import GLM, MINIMAX, agg, disagg, minimax, shape
 
 from schemas.messages import Sample
+from schemas.search_space import Role
 from spica_async.engine import runtime
 from spica_async.engine.capacity import (
     ShapeRejectedError,
@@ -120,3 +121,29 @@ def test_what_is_no_fact_about_the_shape_propagates(overrides: dict[str, Any], p
 def test_a_large_moe_has_another_capacity_on_each_backend() -> None:
     glm = minimax(model_name=GLM, **shape(attention_dp=8, moe_ep=8))
     assert len({kv_tokens_per_rank({**glm, "backend": name}, "agg") for name in BACKENDS}) == 3
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+def test_every_batch_limit_has_the_capacity_that_a_replay_will_have(
+    backend: str, role: Role
+) -> None:
+    def limited(tokens: int) -> Sample:
+        return disagg(backend=backend, **{f"{role}_max_num_batched_tokens": tokens})
+
+    for tokens in (2048, 8192, 16_384, 32_768):
+        engine = normalized_engine(limited(tokens), role)["engine"]
+        expected = engine["num_gpu_blocks"] * engine["block_size"]
+        assert kv_tokens_per_rank(limited(tokens), role) == expected
+
+
+def test_batch_limits_of_a_moe_and_those_without_room_are_told_apart() -> None:
+    tight = agg(model_name="Qwen/Qwen3-32B", **shape(tp=1), agg_gpu_memory_utilization=0.55)
+    moe = minimax(backend="sglang")
+    for sample in (moe, {**moe, "agg_max_num_batched_tokens": 4096}):
+        engine = normalized_engine(sample, "agg")["engine"]
+        expected = engine["num_gpu_blocks"] * engine["block_size"]
+        assert kv_tokens_per_rank(sample, "agg") == expected
+    assert kv_tokens_per_rank({**tight, "agg_max_num_batched_tokens": 2048}, "agg") > 0
+    with pytest.raises(ShapeRejectedError, match="no KV budget"):
+        kv_tokens_per_rank({**tight, "agg_max_num_batched_tokens": 262_144}, "agg")

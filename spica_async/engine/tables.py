@@ -1,0 +1,128 @@
+"""Performance tables in the user's cache, written once for each system and version of a backend.
+
+Whoever needs them first writes them, processes of one host share them, and one that cannot have
+them replays from the engine's own folder: slower, with the same report.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+import platformdirs
+
+from spica_async.engine import facts
+from spica_async.engine.config import Tables
+from spica_async.engine.table_layout import LAYOUT, Origin, write_tables
+from spica_async.engine.versions import engine_fingerprint
+
+# Points the engine to tables of the user's own, which may change at any time.
+_OWN_TABLES_VARIABLE: Final = "AICONFIGURATOR_SYSTEMS_PATH"
+_DRAFT_PREFIX: Final = "draft-"
+_UNUSED_AFTER_SECONDS: Final = 30 * 24 * 3600
+# Far longer than writing takes, so whoever wrote it is gone.
+_ABANDONED_AFTER_SECONDS: Final = 3600
+
+
+_known: dict[tuple[str, str], Tables | None] = {}
+
+
+def prepared_tables(sku: str, backend: str) -> Tables | None:
+    """The tables of one system and backend, written now if nobody has done so (about 2 s).
+
+    Returns:
+        None if there are none to prepare or no place to keep them: the engine's own do as well.
+    """
+    key = sku, backend
+    if key not in _known:
+        _known[key] = _find_or_write(sku, backend)
+    tables = _known[key]
+    if tables is not None and not tables.systems.is_dir():
+        # Somebody cleared the cache.
+        tables = _known[key] = _find_or_write(sku, backend)
+    return tables
+
+
+def tables_folder() -> Path:
+    """Where prepared tables are kept; may be removed whenever nothing is being replayed."""
+    return platformdirs.user_cache_path("spica-async") / "tables"
+
+
+def _find_or_write(sku: str, backend: str) -> Tables | None:
+    if _OWN_TABLES_VARIABLE in os.environ:
+        return None
+    try:
+        version = facts.backend_version(sku, backend)
+    except (facts.UnknownSkuError, facts.NoPerfDatabaseError):
+        return None  # The engine says so itself, and in its own words.
+    origin = Origin(facts.systems_folder(sku), sku, backend, version)
+    folder = tables_folder()
+    target = folder / _name(origin)
+    try:
+        if not target.is_dir():
+            folder.mkdir(parents=True, exist_ok=True)
+            with _alone(folder):
+                if not target.is_dir():
+                    _discard_unused(folder)
+                    _write(origin, target)
+        _note_use(target)
+    except Exception:
+        # A replay that could do without must not fail for it. Imported late, since a child that
+        # has nothing to log starts 0.2 s sooner.
+        import structlog  # noqa: PLC0415 - see above
+
+        log = structlog.get_logger(__name__)
+        log.warning("tables_not_prepared", folder=str(target), exc_info=True)
+        return None
+    return Tables(target, version)
+
+
+def _name(origin: Origin) -> str:
+    """A name that changes with whatever the content depends on."""
+    return f"{origin.sku}-{origin.backend}-{origin.version}-{engine_fingerprint()}-{LAYOUT}"
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Let one process of this host write at a time; the kernel frees the place of a dead one."""
+    with (folder / "lock").open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _write(origin: Origin, target: Path) -> None:
+    """Write elsewhere, then rename: a folder under its final name is whole."""
+    draft = Path(tempfile.mkdtemp(prefix=_DRAFT_PREFIX, dir=target.parent))
+    try:
+        write_tables(origin, draft)
+        draft.chmod(0o755)
+        draft.rename(target)
+    except OSError:
+        if not target.is_dir():  # Another host, which shares the folder, may have been faster.
+            raise
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def _note_use(target: Path) -> None:
+    """The folder's time of modification is that of its last use, give or take some days."""
+    if time.time() - target.stat().st_mtime > _UNUSED_AFTER_SECONDS / 10:
+        with suppress(OSError):  # Of a cache that is read-only nobody discards anything either.
+            os.utime(target)
+
+
+def _discard_unused(folder: Path) -> None:
+    """Remove tables that were not used for long, of other versions above all."""
+    now = time.time()
+    for entry in folder.iterdir():
+        draft = entry.name.startswith(_DRAFT_PREFIX)
+        limit = _ABANDONED_AFTER_SECONDS if draft else _UNUSED_AFTER_SECONDS
+        if entry.is_dir() and now - entry.stat().st_mtime > limit:
+            shutil.rmtree(entry, ignore_errors=True)  # What somebody else owns may stay.
