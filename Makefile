@@ -11,10 +11,10 @@ BROKER := /usr/lib/rabbitmq/bin/rabbitmq-server
 export UV_FIND_LINKS :=
 export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 
-.PHONY: run test test-slow bench bench-messaging soak lint format lock setup broker schemas clean help
+.PHONY: run test test-slow bench bench-messaging bench-optimizer bench-rival bench-scheduling bench-replay bench-warm-start bench-setup soak lint format lock setup broker schemas clean help
 
 help: ## Show this list.
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
 
 run: setup ## Search the quickstart's deployments and print the best ones.
 	$(BIN)/spica-async run examples/quickstart.yaml
@@ -30,6 +30,29 @@ bench: setup ## The published planner and router sweeps on a real trace (half an
 
 bench-messaging: setup broker ## What messaging over RabbitMQ costs, against its goals (some minutes).
 	$(BIN)/python benchmarks/messaging.py
+
+bench-optimizer: setup bench-setup ## What suggestions cost and are worth, against Optuna (over an hour; it can be interrupted).
+	$(BIN)/python benchmarks/optimizer.py
+
+bench-rival: setup ## The rival's sweeps by it and by us, on one core (half an hour).
+	$(BIN)/python benchmarks/against_rival.py
+
+bench-scheduling: setup ## Rounds against the continuous schedule (half an hour).
+	$(BIN)/python benchmarks/scheduling.py
+
+bench-replay: setup ## What setting up a replay costs, with and without prepared tables.
+	$(BIN)/python benchmarks/replay_setup.py
+
+bench-warm-start: setup ## What the first candidates are worth, with and without a warm start.
+	$(BIN)/python benchmarks/warm_start.py
+
+# Optuna's Gaussian process needs PyTorch, which nothing else here does.
+bench-setup: .venv-bench/.ready
+
+.venv-bench/.ready: benchmarks/requirements.txt
+	$(PYTHON) -m venv .venv-bench
+	.venv-bench/bin/pip install --quiet --requirement benchmarks/requirements.txt
+	touch $@
 
 soak: setup broker ## Ten minutes of random faults; every sweep must end with exactly its budget.
 	$(BIN)/python benchmarks/soak.py --seconds 600 --seed 1
@@ -84,4 +107,4 @@ $(UV):
 	.tools/bin/pip install --quiet uv
 
 clean: ## Remove what the targets above have made.
-	rm -rf $(VENV) .tools .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info
+	rm -rf $(VENV) .venv-bench .tools .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info
