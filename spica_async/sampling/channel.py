@@ -9,13 +9,23 @@ import os
 import pickle
 import signal
 import sys
+import time
 from asyncio.subprocess import PIPE, Process
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from pydantic import TypeAdapter, ValidationError
+
 from spica_async.childproc import HEADER_BYTES, child_environment, frame, payload_length
 from spica_async.sampling.types import Study
-from spica_async.sampling.wire import MAX_ANSWER_BYTES, AskRequest
+from spica_async.sampling.wire import (
+    MAX_ANSWER_BYTES,
+    AskRequest,
+    Costs,
+    Opening,
+    PrepareRequest,
+)
 
 
 class DesignerFaultError(Exception):
@@ -24,6 +34,22 @@ class DesignerFaultError(Exception):
     def __init__(self, reason: str, detail: str | None = None) -> None:
         super().__init__(reason)
         self.detail = detail
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What an optimizer process answers an ask with.
+
+    Attributes:
+        assignments: One JSON value per suggestion, not yet checked.
+        costs: What the process has cost by now.
+    """
+
+    assignments: list[object]
+    costs: Costs
+
+
+_costs = TypeAdapter(Costs)
 
 
 class DesignerChannel:
@@ -35,6 +61,8 @@ class DesignerChannel:
         self._process = process
         self._requests = process.stdin
         self._answers = process.stdout
+        # Of the frame whose header has been read; reading may be given up in between.
+        self._length: int | None = None
 
     @classmethod
     async def start(cls, study: Study, factory: str, log_path: Path | None = None) -> Self:
@@ -48,6 +76,7 @@ class DesignerChannel:
         Raises:
             OSError: If the operating system cannot start a process, or the log cannot be written.
         """
+        started = time.monotonic()
         with open(log_path or os.devnull, "ab") as stderr:  # noqa: ASYNC230, PTH123 - Local and at once.
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
@@ -64,7 +93,7 @@ class DesignerChannel:
                 start_new_session=True,
             )
         channel = cls(process)
-        channel._send(study)
+        channel._send(Opening(study, started))
         return channel
 
     @property
@@ -72,34 +101,64 @@ class DesignerChannel:
         """The process id, which is its process group's id too."""
         return self._process.pid
 
-    async def suggest(self, request: AskRequest) -> list[object]:
-        """Returns what the process proposes, one JSON value per suggestion, not yet checked.
+    async def suggest(self, request: AskRequest) -> Answer:
+        """Returns what the process proposes.
 
         Raises:
             DesignerFaultError: If the process raised, ended, or wrote something else.
         """
         self._send(request)
+        while True:
+            match await self._read():
+                case {"prepared": True}:
+                    continue  # What was asked for before this, and is of no interest any more.
+                case {"assignments": list(assignments), "costs": costs}:
+                    try:
+                        return Answer(assignments, _costs.validate_python(costs))
+                    except ValidationError as error:
+                        raise DesignerFaultError("the optimizer process wrote garbage") from error
+                case {"fault": str(fault), "detail": str(detail)}:
+                    raise DesignerFaultError(f"the optimizer raised {fault}", detail)
+                case _:
+                    raise DesignerFaultError("the optimizer process wrote garbage")
+
+    def prepare(self, answered: AskRequest) -> None:
+        """Has the process prepare for the ask after `answered`, without being waited for."""
+        self._send(PrepareRequest(answered))
+
+    async def is_prepared(self) -> bool:
+        """Returns at once whether the process has done all that `prepare` asked of it.
+
+        Raises:
+            DesignerFaultError: If it failed instead.
+        """
         try:
-            length = payload_length(await self._answers.readexactly(HEADER_BYTES))
-            if length > MAX_ANSWER_BYTES:
+            async with asyncio.timeout(0):
+                message = await self._read()
+        except TimeoutError:
+            return False
+        if message != {"prepared": True}:
+            raise DesignerFaultError("the optimizer process failed before it was asked")
+        return True
+
+    async def _read(self) -> object:
+        try:
+            if self._length is None:
+                self._length = payload_length(await self._answers.readexactly(HEADER_BYTES))
+            if self._length > MAX_ANSWER_BYTES:
                 raise DesignerFaultError("the optimizer process wrote garbage")
-            payload = await self._answers.readexactly(length)
+            payload = await self._answers.readexactly(self._length)
         except asyncio.IncompleteReadError as error:
             code = await self._process.wait()
             raise DesignerFaultError(
                 f"the optimizer process ended with exit code {code}"
             ) from error
+        self._length = None
         try:
-            answer = json.loads(payload)
+            message: object = json.loads(payload)
         except (ValueError, RecursionError) as error:
             raise DesignerFaultError("the optimizer process wrote garbage") from error
-        match answer:
-            case {"assignments": list(assignments)}:
-                return assignments
-            case {"fault": str(fault), "detail": str(detail)}:
-                raise DesignerFaultError(f"the optimizer raised {fault}", detail)
-            case _:
-                raise DesignerFaultError("the optimizer process wrote garbage")
+        return message
 
     async def kill(self) -> None:
         """Kills the process and its group at once and reaps it."""
@@ -110,7 +169,7 @@ class DesignerChannel:
         # Reads what is left, so that both pipes close; waiting alone would leave them open.
         await self._process.communicate()
 
-    def _send(self, message: Study | AskRequest) -> None:
+    def _send(self, message: Opening | AskRequest | PrepareRequest) -> None:
         # Not drained: one request at a time is outstanding, and a process that ended is noticed
         # by its missing answer, which may still hold the reason.
         self._requests.write(frame(pickle.dumps(message)))

@@ -14,11 +14,31 @@ import queue
 import signal
 import sys
 import threading
+import time
 import traceback
+from dataclasses import asdict, dataclass
 from typing import BinaryIO, cast
 
+import psutil
+
 from spica_async.childproc import HEADER_BYTES, frame, payload_length, take_standard_streams
-from spica_async.sampling.wire import DesignerFactory
+from spica_async.sampling.wire import (
+    AskRequest,
+    Costs,
+    Designer,
+    DesignerFactory,
+    Opening,
+    PrepareRequest,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    payload: bytes
+    arrived: float
+
+
+_Frames = queue.SimpleQueue[_Frame]
 
 
 def main(factory_path: str) -> int:
@@ -26,24 +46,46 @@ def main(factory_path: str) -> int:
     # Ctrl-C in a terminal is for the coordinator, which then ends this process itself.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     requests, answers = take_standard_streams()
-    payloads: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-    threading.Thread(target=_read_frames, args=(requests, payloads), daemon=True).start()
+    frames: _Frames = queue.SimpleQueue()
+    threading.Thread(target=_read_frames, args=(requests, frames), daemon=True).start()
     try:
         # The pickles come from the parent, which could run any code here anyway.
-        study = pickle.loads(payloads.get())  # noqa: S301
-        designer = _find(factory_path)(study)
+        opening: Opening = pickle.loads(frames.get().payload)  # noqa: S301
+        designer = _find(factory_path)(opening.study)
+        start_seconds = time.monotonic() - opening.started
         while True:
-            request = pickle.loads(payloads.get())  # noqa: S301
-            _answer(answers, {"assignments": designer.suggest(request)})
+            received = frames.get()
+            request: AskRequest | PrepareRequest = pickle.loads(received.payload)  # noqa: S301
+            if isinstance(request, PrepareRequest):
+                _prepare(designer, request.answered, frames)
+                if frames.empty():
+                    _answer(answers, {"prepared": True})
+                continue
+            assignments = designer.suggest(request)
+            costs = Costs(
+                start_seconds=start_seconds,
+                compile_seconds=designer.clock.seconds(),
+                compile_wait_seconds=designer.clock.seconds_since(received.arrived),
+                memory_mb=psutil.Process().memory_info().rss / 2**20,
+            )
+            _answer(answers, {"assignments": assignments, "costs": asdict(costs)})
+            designer.clock.settle()
+            _prepare(designer, request, frames)
     except Exception as error:  # noqa: BLE001 - The parent learns of every failure and replaces us.
         fault = "".join(traceback.format_exception_only(error)).strip()
         _answer(answers, {"fault": fault, "detail": traceback.format_exc()})
         return 1
 
 
-def _read_frames(requests: BinaryIO, payloads: queue.SimpleQueue[bytes]) -> None:
+def _prepare(designer: Designer, request: AskRequest, frames: _Frames) -> None:
+    if frames.empty():
+        designer.prepare(request, interrupted=lambda: not frames.empty())
+
+
+def _read_frames(requests: BinaryIO, frames: _Frames) -> None:
     while len(header := requests.read(HEADER_BYTES)) == HEADER_BYTES:
-        payloads.put(requests.read(payload_length(header)))
+        payload = requests.read(payload_length(header))
+        frames.put(_Frame(payload, time.monotonic()))
     os._exit(0)  # The parent is gone, and the main thread may be deep in a compilation.
 
 

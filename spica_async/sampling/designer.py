@@ -1,47 +1,38 @@
-"""Vizier's default algorithm, GP-UCB-PE, as a function of the history.
+"""Vizier's default algorithm, GP-UCB-PE, as a function of the history, in two set-ups.
 
-Imported in the optimizer process only: it loads JAX, switches it to 64 bits and points it to a
-compilation cache on disk.
+Imported in the optimizer process only: it loads JAX and sets it up.
 """
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
+from dataclasses import replace
+
 import jax
-import numpy as np
-import platformdirs
 from vizier import algorithms as vza
-from vizier._src.algorithms.designers.gp_ucb_pe import VizierGPUCBPEBandit
+from vizier._src.algorithms.designers.gp_ucb_pe import UCBPEConfig, VizierGPUCBPEBandit
 from vizier._src.algorithms.optimizers.eagle_strategy import VectorizedEagleStrategyFactory
 from vizier._src.algorithms.optimizers.vectorized_base import (
     VectorizedOptimizer,
     VectorizedOptimizerFactory,
 )
-from vizier._src.jax import types
-from vizier.jax import optimizers
 from vizier.pyvizier import converters
 
-from spica_async.sampling.assignments import centre
+from spica_async.sampling.fit import LbfgsFit
+from spica_async.sampling.gaussian_process import MaskedProcess
 from spica_async.sampling.history import most_telling
-from spica_async.sampling.masked_fit import MaskedFit
+from spica_async.sampling.jax_setup import set_up_jax
+from spica_async.sampling.padding import Tier, compile_label_programs
+from spica_async.sampling.rehearsal import Rehearsal, made_up_request, rehearsals_after
 from spica_async.sampling.seeding import derive_seed
+from spica_async.sampling.tiers import fitted_count
 from spica_async.sampling.types import Study
 from spica_async.sampling.vizier_study import to_active, to_assignment, to_completed, to_problem
 from spica_async.sampling.wire import AskRequest
 from spica_async.space.parameters import Assignment
 
-# Vizier's kernels lose their footing in 32 bits.
-jax.config.update("jax_enable_x64", True)  # noqa: FBT003 - The signature is JAX's.
-jax.config.update(
-    "jax_compilation_cache_dir", str(platformdirs.user_cache_path("spica-async") / "jax")
-)
-# Small programs are many here, so each one is worth keeping.
-jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
-jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-
-SEED_TRIALS = 8
-"""Suggestions made without a model: the centre, then quasi-random ones."""
-
-SMALLEST_TIER = 32
+_clock = set_up_jax()
 
 _acquisition_factory = VectorizedOptimizerFactory(
     strategy_factory=VectorizedEagleStrategyFactory(
@@ -52,106 +43,110 @@ _acquisition_factory = VectorizedOptimizerFactory(
 )
 
 
-class Tier:
-    """Pads every array of trials to one number of rows, as Vizier's padding schedule.
-
-    One tier serves a whole ask, so all arrays of the ask have one shape, and asks of the same tier
-    share their compiled programs.
-
-    Args:
-        trials: Trials, told, pending and to be suggested, for which an ask needs room.
-    """
-
-    def __init__(self, trials: int) -> None:
-        self.rows = SMALLEST_TIER
-        while self.rows < trials:
-            self.rows *= 2
-
-    def pad_features(self, features: types.Array) -> types.PaddedArray:
-        """Returns features, shape (trials, dimensions), padded to (rows, dimensions)."""
-        # Vizier's own fill values: an impossible category, or NaN.
-        return self._pad(features, -1 if np.issubdtype(features.dtype, np.integer) else np.nan)
-
-    def pad_labels(self, labels: types.Array) -> types.PaddedArray:
-        """Returns labels, shape (trials, objectives), padded to (rows, objectives)."""
-        return self._pad(labels, np.nan)
-
-    def _pad(self, array: types.Array, fill_value: float) -> types.PaddedArray:
-        # Put together by NumPy: the factory of the class pads with JAX, which compiles programs
-        # of its own for every number of trials; that took more time than fit and search together.
-        shape = (self.rows, *array.shape[1:])
-        padded = np.full(shape, fill_value, dtype=array.dtype)
-        padded[: len(array)] = array
-        mask = np.zeros(shape, dtype=bool)
-        mask[: len(array)] = True
-        return types.PaddedArray(
-            padded, fill_value=fill_value, _original_shape=array.shape, _mask=mask
-        )
-
-
-class GaussianProcessDesigner:
-    """Suggests with Vizier's GP-UCB-PE bandit; a `Designer` for the optimizer process.
+class VizierDefaultDesigner:
+    """Suggests with Vizier's GP-UCB-PE bandit just as Vizier sets it up; a `Designer`.
 
     Every ask builds a new bandit, whose randomness comes from the study and the ask's number, and
-    tells it the history, or the most telling trials of a long one. What stays from ask to ask is
-    compiled code alone, so any process suggests the same for the same request.
+    tells it the history. So any process suggests the same for the same request.
 
     Args:
         study: What to search.
     """
 
+    clock = _clock
+
     def __init__(self, study: Study) -> None:
         self._study = study
         self._problem = to_problem(study)
-        # Compiled programs are found by the identity of this object's parts: one for all asks.
-        self._acquisition: VectorizedOptimizer | None = None
-        self._rows = SMALLEST_TIER
 
     def suggest(self, request: AskRequest) -> list[Assignment]:
-        """Returns `request.count` assignments: seeds at first, then the bandit's."""
-        if request.first < SEED_TRIALS:
-            return self._seeds(request.first, request.count)
-        history = most_telling(request.history, self._study.objectives)
-        bandit = self._bandit(
-            trials=len(history) + len(request.pending) + request.count,
-            seed=derive_seed(self._study, "ask", request.first),
-        )
+        """Returns `request.count` assignments."""
+        return self._ask(VizierGPUCBPEBandit(self._problem, rng=self._key(request)), request)
+
+    def prepare(self, request: AskRequest, interrupted: Callable[[], bool]) -> None:
+        """Does nothing: the stock bandit compiles its programs anew for every suggestion."""
+
+    def _key(self, request: AskRequest) -> jax.Array:
+        return jax.random.PRNGKey(derive_seed(self._study, "ask", request.first))
+
+    def _ask(self, bandit: VizierGPUCBPEBandit, request: AskRequest) -> list[Assignment]:
         bandit.update(
-            vza.CompletedTrials([to_completed(trial) for trial in history]),
+            vza.CompletedTrials([to_completed(trial) for trial in request.history]),
             vza.ActiveTrials([to_active(suggestion) for suggestion in request.pending]),
         )
-        return self._assignments(bandit, request.count)
+        return [
+            to_assignment(self._study, suggestion) for suggestion in bandit.suggest(request.count)
+        ]
 
-    def _seeds(self, first: int, count: int) -> list[Assignment]:
-        """Returns seeds `first` and on: one even sequence, however many are asked for at once."""
-        bandit = self._bandit(trials=first + count, seed=derive_seed(self._study, "seeds"))
-        seeds = self._assignments(bandit, first + count)
-        # The bandit's centre knows no defaults.
-        seeds[0] = centre(self._study.parameters)
-        return seeds[first:]
 
-    def _assignments(self, bandit: VizierGPUCBPEBandit, count: int) -> list[Assignment]:
-        return [to_assignment(self._study, suggestion) for suggestion in bandit.suggest(count)]
+class FastDesigner(VizierDefaultDesigner):
+    """Suggests with the same bandit, set up to compile rarely and to fit and search quickly.
 
-    def _bandit(self, *, trials: int, seed: int) -> VizierGPUCBPEBandit:
-        tier = Tier(trials)
-        if tier.rows != self._rows:
-            # Asks only grow: the programs of the last tier, a quarter of a gigabyte, are done with.
-            jax.clear_caches()
-            self._rows = tier.rows
+    Of a long history it hears the most telling trials. What stays from ask to ask is compiled
+    code alone.
+    """
+
+    def __init__(self, study: Study) -> None:
+        super().__init__(study)
+        # Compiled programs are found by the identity of this object's parts: one for all asks.
+        self._acquisition: VectorizedOptimizer | None = None
+        self._rehearsed: set[Rehearsal] = set()
+
+    def suggest(self, request: AskRequest) -> list[Assignment]:
+        """Returns `request.count` assignments."""
+        others = len(request.pending) + request.count
+        fitted = fitted_count(len(request.history), others)
+        history = most_telling(request.history, self._study.objectives, fitted)
+        bandit = self._bandit(
+            Tier.for_trials(fitted + others), LbfgsFit(), UCBPEConfig(), self._key(request)
+        )
+        return self._ask(bandit, replace(request, history=history))
+
+    def prepare(self, request: AskRequest, interrupted: Callable[[], bool]) -> None:
+        """Compiles what the asks after `request` will need.
+
+        Args:
+            request: The last ask.
+            interrupted: Whether another ask has come in; then this returns between two programs.
+                What it has compiled by then stays.
+        """
+
+        def stop_if_interrupted() -> None:
+            if interrupted():
+                raise _InterruptedError
+
+        with contextlib.suppress(_InterruptedError):
+            for rehearsal in rehearsals_after(request):
+                if rehearsal not in self._rehearsed:
+                    stop_if_interrupted()
+                    self._rehearse(rehearsal, stop_if_interrupted)
+                    self._rehearsed.add(rehearsal)
+
+    def _rehearse(self, rehearsal: Rehearsal, visit: Callable[[], None]) -> None:
+        if rehearsal.explores is None:
+            compile_label_programs(rehearsal.told, len(self._study.objectives), rows=rehearsal.rows)
+            return
+        # The bandit throws a dice between its two acquisition functions; here it is loaded.
+        explores = float(rehearsal.explores)
+        config = UCBPEConfig(
+            pe_overwrite_probability=explores, pe_overwrite_probability_in_high_noise=explores
+        )
+        tier = Tier(rehearsal.rows, visit)
+        bandit = self._bandit(tier, LbfgsFit(iterations=1), config, jax.random.PRNGKey(0))
+        self._ask(bandit, made_up_request(self._study))
+
+    def _bandit(
+        self, tier: Tier, fit: LbfgsFit, config: UCBPEConfig, key: jax.Array
+    ) -> VizierGPUCBPEBandit:
         return VizierGPUCBPEBandit(
             self._problem,
             acquisition_optimizer_factory=self._acquisition_optimizer,
-            padding_schedule=tier,
-            num_seed_trials=SEED_TRIALS,
+            gp_model_class=MaskedProcess,
+            ard_optimizer=fit,
             ard_random_restarts=1,
-            ard_optimizer=MaskedFit(
-                optimizers.JaxoptScipyLbfgsB(
-                    optimizers.LbfgsBOptions(num_line_search_steps=20, tol=1e-5, maxiter=100)
-                )
-            ),
-            clear_jax_cache=False,
-            rng=jax.random.PRNGKey(seed),
+            padding_schedule=tier,
+            config=config,
+            rng=key,
         )
 
     def _acquisition_optimizer(
@@ -160,3 +155,7 @@ class GaussianProcessDesigner:
         if self._acquisition is None:
             self._acquisition = _acquisition_factory(converter)
         return self._acquisition
+
+
+class _InterruptedError(Exception):
+    """An ask has come in while programs were compiled ahead of it."""

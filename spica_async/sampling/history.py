@@ -8,12 +8,9 @@ import numpy as np
 
 from spica_async.sampling.types import Objective, Trial
 
-MAX_FITTED = 224
-"""With what is pending and asked for this fills the tier of 256 rows: a fit grows with the cube."""
-
 
 def most_telling(
-    history: Sequence[Trial], objectives: Sequence[Objective], limit: int = MAX_FITTED
+    history: Sequence[Trial], objectives: Sequence[Objective], limit: int
 ) -> tuple[Trial, ...]:
     """Returns at most `limit` trials: the better half of them for what is best, the rest latest.
 

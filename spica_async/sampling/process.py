@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,13 +13,20 @@ import structlog
 
 from spica_async.sampling.assignments import accept, check_study
 from spica_async.sampling.channel import DesignerChannel, DesignerFaultError
+from spica_async.sampling.ledger import TrialLedger
 from spica_async.sampling.port import SamplerStats
-from spica_async.sampling.quasi_random import draw
+from spica_async.sampling.quasi_random import draw, draw_spread
 from spica_async.sampling.types import Study, Suggestion, Trial
-from spica_async.sampling.wire import AskRequest
+from spica_async.sampling.wire import AskRequest, Costs
 from spica_async.space.parameters import Assignment
 
-VIZIER_DESIGNER = "spica_async.sampling.designer:GaussianProcessDesigner"
+FAST_DESIGNER = "spica_async.sampling.designer:FastDesigner"
+
+SEEDS = 8
+"""Trials that are spread over the space before a model proposes where to look."""
+
+_PATIENCE_FOR_SUCCESSOR = 1.25
+"""Part of the memory limit up to which a process goes on while its successor is prepared."""
 
 
 class SamplerProcess:
@@ -29,15 +35,20 @@ class SamplerProcess:
     The proxy keeps the history and the pending suggestions and sends them with each ask, so a
     process can be replaced at any time without changing what is proposed. An ask that the process
     does not answer in time and in full is answered by quasi-random draws instead, and a new
-    process is started for the next ask.
+    process is started for the next ask. A process that has grown too large goes on until another
+    one is ready to take its place.
 
-    Use it as an async context manager: entering starts the process, which imports its libraries
-    while nobody waits; leaving kills it.
+    The first trials are made here, while the process loads its libraries and compiles.
+
+    Use it as an async context manager: entering starts the process, leaving kills it.
 
     Args:
         study: The branch's parameters and objectives.
         suggest_timeout_seconds: Longest wait for the answer to one ask, in seconds.
         designer: Import path, `module:name`, of the factory of what runs in the process.
+        seeds: How many trials are spread over the space before the process is asked. Half as many
+            do once their results are told, whoever chose them; one does in any case.
+        max_memory_mb: Resident memory at which a process is replaced, in MiB.
         log_path: Where the process's stderr is appended; nowhere if None.
 
     Raises:
@@ -49,7 +60,9 @@ class SamplerProcess:
         study: Study,
         *,
         suggest_timeout_seconds: float = 180.0,
-        designer: str = VIZIER_DESIGNER,
+        designer: str = FAST_DESIGNER,
+        seeds: int = SEEDS,
+        max_memory_mb: float = 1200.0,
         log_path: Path | None = None,
     ) -> None:
         check_study(study)
@@ -57,11 +70,14 @@ class SamplerProcess:
         self._study = study
         self._timeout = suggest_timeout_seconds
         self._designer = designer
+        self._seeds = seeds
+        self._max_memory = max_memory_mb
         self._log_path = log_path
-        self._history: dict[int, Trial] = {}
-        self._pending: dict[int, Suggestion] = {}
+        self._ledger = TrialLedger(study)
         self._entered = False
         self._channel: DesignerChannel | None = None
+        self._successor: DesignerChannel | None = None
+        self._costs: Costs | None = None
         self._starts = 0
         # Numbers go to asks in the order in which they are made.
         self._turn = asyncio.Lock()
@@ -83,9 +99,12 @@ class SamplerProcess:
         exc: BaseException | None,
         tb: TracebackType | None,
     ) -> None:
-        """Kills the optimizer process and reaps it."""
+        """Kills the optimizer process, and its successor if there is one, and reaps them."""
         self._entered = False
-        await self._discard()
+        try:
+            await self._discard()
+        finally:
+            await self._discard_successor()
 
     @property
     def pid(self) -> int | None:
@@ -102,20 +121,28 @@ class SamplerProcess:
             ValueError: If `count` is below 1.
             RuntimeError: Outside the sampler's context.
         """
-        if count < 1:
-            raise ValueError(f"cannot suggest {count} trials")
         async with self._turn:
+            request = self._ledger.request(count)
             if not self._entered:
                 raise RuntimeError("ask inside the sampler's context")
             started = time.perf_counter()
             try:
-                suggestions = await self._suggest(count)
+                suggestions = await self._suggest(request)
             finally:
                 self.stats.suggest_seconds += time.perf_counter() - started
             self.stats.asks += 1
             self.stats.suggestions += count
-            self._pending.update({suggestion.number: suggestion for suggestion in suggestions})
+            self._ledger.add(suggestions)
             return suggestions
+
+    async def place(self, assignments: Sequence[Assignment]) -> list[Suggestion]:
+        """Takes in the caller's own assignments as pending; see `Sampler.place`.
+
+        Raises:
+            ValueError: If the study does not allow an assignment. Then none is taken in.
+        """
+        async with self._turn:
+            return self._ledger.place(assignments)
 
     async def tell(self, trials: Sequence[Trial]) -> None:
         """Takes in what is known of pending suggestions; see `Sampler.tell`.
@@ -124,32 +151,26 @@ class SamplerProcess:
             ValueError: If a trial answers no pending suggestion, differs from it, or does not hold
                 one finite number per objective. Then none of `trials` is taken in.
         """
-        told = {trial.number: trial for trial in trials}
-        if len(told) < len(trials):
-            raise ValueError("a trial is told twice")
-        for trial in trials:
-            self._check_trial(trial)
-        self._history.update(told)
-        for number in told:
-            del self._pending[number]
+        self._ledger.tell(trials)
 
-    async def _suggest(self, count: int) -> list[Suggestion]:
-        first = len(self._history) + len(self._pending)
-        request = AskRequest(
-            first=first,
-            count=count,
-            history=tuple(self._history[number] for number in sorted(self._history)),
-            pending=tuple(self._pending[number] for number in sorted(self._pending)),
-        )
-        numbers = range(first, first + count)
+    def _is_for_seeds(self, request: AskRequest) -> bool:
+        enough = max(1, self._seeds // 2) if request.first < self._seeds else min(1, self._seeds)
+        return len(request.history) < enough
+
+    async def _suggest(self, request: AskRequest) -> list[Suggestion]:
+        numbers = range(request.first, request.first + request.count)
+        if self._is_for_seeds(request):
+            if self._channel is not None:
+                self._channel.prepare(request)
+            return draw_spread(self._study, numbers)
         try:
             assignments = await self._propose(request)
         except DesignerFaultError as fault:
             reason = str(fault)
             self._log.warning(
                 "quasi_random_stand_in",
-                first=first,
-                count=count,
+                first=request.first,
+                count=request.count,
                 reason=reason,
                 detail=fault.detail,
             )
@@ -159,16 +180,13 @@ class SamplerProcess:
                 Suggestion(number, assignment)
                 for number, assignment in zip(numbers, assignments, strict=True)
             ]
-        # In a thread, because the first draw imports scipy.
-        drawn = await asyncio.to_thread(lambda: [draw(self._study, number) for number in numbers])
-        self.stats.stand_ins += count
+        self.stats.stand_ins += request.count
         return [
-            Suggestion(number, assignment, stand_in=reason)
-            for number, assignment in zip(numbers, drawn, strict=True)
+            Suggestion(number, draw(self._study, number), stand_in=reason) for number in numbers
         ]
 
     async def _propose(self, request: AskRequest) -> list[Assignment]:
-        """Returns the process's checked answer; without one, no process is left running.
+        """Returns the process's checked answer; without one, that process is not left running.
 
         Raises:
             DesignerFaultError: If there is no usable answer in time.
@@ -176,9 +194,10 @@ class SamplerProcess:
         answered = False
         try:
             async with asyncio.timeout(self._timeout):
+                await self._hand_over()
                 channel = self._channel or await self._start()
-                raw = await channel.suggest(request)
-            assignments = self._accept(raw, request)
+                answer = await channel.suggest(request)
+            assignments = self._accept(answer.assignments, request)
             answered = True
         except TimeoutError as error:
             raise DesignerFaultError(f"no answer within {self._timeout:g} s") from error
@@ -187,6 +206,9 @@ class SamplerProcess:
         finally:
             if not answered:
                 await self._discard()
+        self._count(answer.costs)
+        if answer.costs.memory_mb > self._max_memory and self._successor is None:
+            await self._start_successor(request)
         return assignments
 
     def _accept(self, raw: list[object], request: AskRequest) -> list[Assignment]:
@@ -204,6 +226,16 @@ class SamplerProcess:
                 ) from error
         return accepted
 
+    def _count(self, costs: Costs) -> None:
+        """Adds what the process has cost since its last answer."""
+        if self._costs is None:
+            self.stats.start_seconds += costs.start_seconds
+            self.stats.compile_seconds += costs.compile_seconds
+        else:
+            self.stats.compile_seconds += costs.compile_seconds - self._costs.compile_seconds
+        self.stats.compile_wait_seconds += costs.compile_wait_seconds
+        self._costs = costs
+
     async def _start(self) -> DesignerChannel:
         self._channel = await DesignerChannel.start(self._study, self._designer, self._log_path)
         self._starts += 1
@@ -211,7 +243,7 @@ class SamplerProcess:
         return self._channel
 
     async def _discard(self) -> None:
-        channel, self._channel = self._channel, None
+        channel, self._channel, self._costs = self._channel, None, None
         if channel is not None:
             await channel.kill()
 
@@ -223,16 +255,37 @@ class SamplerProcess:
             # The next ask tries again, and draws again if that fails.
             self._log.warning("optimizer_cannot_start", error=str(error))
 
-    def _check_trial(self, trial: Trial) -> None:
-        suggestion = self._pending.get(trial.number)
-        if suggestion is None:
-            raise ValueError(f"trial {trial.number} answers no pending suggestion")
-        if trial.assignment != suggestion.assignment:
-            raise ValueError(f"trial {trial.number} is not what was suggested")
-        if trial.metrics is None:
+    async def _start_successor(self, answered: AskRequest) -> None:
+        """Starts a process that is to take over once it is prepared for what is asked next."""
+        try:
+            successor = await DesignerChannel.start(self._study, self._designer, self._log_path)
+        except OSError as error:
+            # The next ask tries again; until then the large process serves.
+            self._log.warning("optimizer_cannot_start", error=str(error))
             return
-        wanted = {objective.name for objective in self._study.objectives}
-        if trial.metrics.keys() != wanted:
-            raise ValueError(f"trial {trial.number} needs the metrics {sorted(wanted)}")
-        if not all(math.isfinite(value) for value in trial.metrics.values()):
-            raise ValueError(f"trial {trial.number} holds a metric that is not finite")
+        successor.prepare(answered)
+        self._successor = successor
+
+    async def _hand_over(self) -> None:
+        """Lets the successor take over, if there is one that is ready or needed at once."""
+        successor = self._successor
+        if successor is None:
+            return
+        try:
+            prepared = await successor.is_prepared()
+        except DesignerFaultError as fault:
+            self._log.warning("optimizer_successor_failed", reason=str(fault), detail=fault.detail)
+            await self._discard_successor()
+            return
+        memory = 0.0 if self._costs is None else self._costs.memory_mb
+        if prepared or memory > _PATIENCE_FOR_SUCCESSOR * self._max_memory:
+            self._successor = None
+            old, self._channel, self._costs = self._channel, successor, None
+            self.stats.recycled += 1
+            if old is not None:
+                await old.kill()
+
+    async def _discard_successor(self) -> None:
+        successor, self._successor = self._successor, None
+        if successor is not None:
+            await successor.kill()

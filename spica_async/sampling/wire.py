@@ -1,23 +1,42 @@
 """What passes between the sampler's proxy and its optimizer process, and how.
 
-Each message is a frame of `childproc`. The proxy sends pickles, first the `Study` and then one
-`AskRequest` at a time; the optimizer answers each request with one JSON object, so that what a
-broken process writes is parsed and never executed:
+Each message is a frame of `childproc`. The proxy sends pickles: an `Opening`, and then requests,
+of which one `AskRequest` at a time is outstanding. The optimizer answers with JSON objects, so
+that what a broken process writes is parsed and never executed:
 
-    {"assignments": [{name: value, ...}, ...]}
+    {"assignments": [{name: value, ...}, ...], "costs": {name: number, ...}}
+    {"prepared": true}
     {"fault": "one line", "detail": "the traceback"}
+
+An ask has the first answer or the last. A `PrepareRequest` has the second, unless an ask follows
+it before everything is compiled. `costs` are the fields of `Costs`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from spica_async.sampling.compile_clock import CompileClock
 from spica_async.sampling.types import Study, Suggestion, Trial
 from spica_async.space.parameters import Assignment
 
 MAX_ANSWER_BYTES = 16 * 2**20
 """A longer answer is no answer: thousands of suggestions fit into this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What a process is told first.
+
+    Attributes:
+        study: What it is to search.
+        started: When it was started, as a monotonic time in seconds.
+    """
+
+    study: Study
+    started: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +59,42 @@ class AskRequest:
     pending: tuple[Suggestion, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class PrepareRequest:
+    """Tells a process which ask was answered without it, so that it can prepare for the next."""
+
+    answered: AskRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What an optimizer process has cost when it answers an ask.
+
+    Attributes:
+        start_seconds: From its start until it could take in asks.
+        compile_seconds: Tracing, lowering and compiling since its start.
+        compile_wait_seconds: The part of it for which this ask waited.
+        memory_mb: Resident memory now, in MiB.
+    """
+
+    start_seconds: float
+    compile_seconds: float
+    compile_wait_seconds: float
+    memory_mb: float
+
+
 class Designer(Protocol):
     """What runs in the optimizer process."""
 
+    @property
+    def clock(self) -> CompileClock:
+        """What counts the time spent on compiling."""
+
     def suggest(self, request: AskRequest) -> list[Assignment]:
         """Returns `request.count` assignments, as a function of study and request alone."""
+
+    def prepare(self, request: AskRequest, interrupted: Callable[[], bool]) -> None:
+        """Compiles ahead for what may be asked after `request`, until done or interrupted."""
 
 
 class DesignerFactory(Protocol):

@@ -9,9 +9,11 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from spica_async.sampling.assignments import centre
+from spica_async.sampling.compile_clock import CompileClock
 from spica_async.sampling.types import Study
 from spica_async.sampling.wire import AskRequest
 from spica_async.space.parameters import Assignment
@@ -22,6 +24,10 @@ class Honest:
 
     def __init__(self, study: Study) -> None:
         self.study = study
+        self.clock = CompileClock()
+
+    def prepare(self, request: AskRequest, interrupted: Callable[[], bool]) -> None:
+        pass
 
     def suggest(self, request: AskRequest) -> list[Assignment]:
         told = [trial.number for trial in request.history]
@@ -86,6 +92,59 @@ class Raise(Honest):
 class RefuseToBuild:
     def __init__(self, study: Study) -> None:
         raise RuntimeError("no such kernel")
+
+
+class Compiling(Honest):
+    """Spends ten seconds on compiling ahead, and half a second before it answers."""
+
+    def prepare(self, request: AskRequest, interrupted: Callable[[], bool]) -> None:
+        now = time.monotonic()
+        self.clock.add(now - 10.0, now)
+
+    def suggest(self, request: AskRequest) -> list[Assignment]:
+        time.sleep(0.5)
+        now = time.monotonic()
+        self.clock.add(now - 0.5, now)
+        return super().suggest(request)
+
+
+class Interruptible(Honest):
+    """Prepares until it is interrupted, and tells in `n` whether it has ever been."""
+
+    def __init__(self, study: Study) -> None:
+        super().__init__(study)
+        self.interrupted = False
+
+    def prepare(self, request: AskRequest, interrupted: Callable[[], bool]) -> None:
+        while not interrupted():
+            time.sleep(0.01)
+        self.interrupted = True
+
+    def suggest(self, request: AskRequest) -> list[Assignment]:
+        n = 4 if self.interrupted else 1
+        return [assignment | {"n": n} for assignment in super().suggest(request)]
+
+
+class SlowSuccessor(Honest):
+    """Never prepared: neither when asked to be, nor after it has answered."""
+
+    def prepare(self, request: AskRequest, interrupted: Callable[[], bool]) -> None:
+        while not interrupted():
+            time.sleep(0.01)
+
+
+class BadSuccessor(Honest):
+    """Cannot be prepared before its first answer."""
+
+    answered = False
+
+    def prepare(self, request: AskRequest, interrupted: Callable[[], bool]) -> None:
+        if not self.answered:
+            raise MemoryError("no room for a successor")
+
+    def suggest(self, request: AskRequest) -> list[Assignment]:
+        self.answered = True
+        return super().suggest(request)
 
 
 class Exit(Honest):

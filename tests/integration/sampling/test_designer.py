@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from support.sampling_histories import SPACES, request_of, study_of
 
 from spica_async.sampling.assignments import accept
 from spica_async.sampling.process import SamplerProcess
@@ -84,49 +85,125 @@ async def test_a_round_of_seeds_and_a_suggestion_of_the_model() -> None:
     assert suggestion.stand_in is None
     assert suggestion.number == 8
     check(study, [suggestion.assignment], 1)
-    assert sampler.stats.stand_ins == 0
+    stats = sampler.stats
+    assert stats.stand_ins == 0
+    assert stats.start_seconds > 0
+    assert 0 <= stats.compile_wait_seconds <= stats.compile_seconds > 0
 
 
-def test_a_tier_has_room_for_the_whole_ask() -> None:
-    from spica_async.sampling.designer import Tier
-
-    assert [Tier(n).rows for n in (1, 32, 33, 64, 65, 256, 257)] == [32, 32, 64, 64, 128, 256, 512]
-
-
-def test_a_padded_array_is_what_the_class_itself_would_make() -> None:
-    import jax
+def test_padding_is_the_same_whether_trials_are_merged_or_come_at_once() -> None:
     import numpy as np
-    from vizier._src.jax import types
 
-    from spica_async.sampling.designer import Tier
+    from spica_async.sampling.padding import Tier
 
-    tier = Tier(32)
-    for array, padded in (
-        (values := np.arange(6.0).reshape(3, 2), tier.pad_labels(values)),
-        (values := np.arange(6.0).reshape(3, 2), tier.pad_features(values)),
-        (values := np.zeros((0, 2)), tier.pad_features(values)),
-        (indices := np.ones((3, 1), dtype=np.int64), tier.pad_features(indices)),
-    ):
-        fill = -1 if array.dtype == np.int64 else np.nan
-        own = types.PaddedArray.from_array(array, (32, array.shape[1]), fill_value=fill)
-        assert jax.tree.structure(padded) == jax.tree.structure(own)
-        for ours, theirs in zip(jax.tree.leaves(padded), jax.tree.leaves(own), strict=True):
-            np.testing.assert_array_equal(ours, theirs)
+    tier = Tier(8)
+    numbers, labels = np.arange(10.0).reshape(5, 2), np.arange(5, dtype=np.int32).reshape(5, 1)
+    nothing = np.zeros((5, 0), dtype=np.int32)
+    for whole in (numbers, labels):
+        told, pending = tier.pad_features(whole[:3]), tier.pad_features(whole[3:])
+        merged = tier.pad_features(np.concatenate([told.unpad(), pending.unpad()]))
+        once = tier.pad_features(whole)
+        fill = -1 if whole is labels else np.nan
+        expected = np.concatenate([whole, np.full((3, whole.shape[1]), fill)])
+        for padded in (merged, once):
+            np.testing.assert_array_equal(padded.padded_array, expected)
+            np.testing.assert_array_equal(padded.is_missing[0], [False] * 5 + [True] * 3)
+            np.testing.assert_array_equal(padded._mask[:, 0], [True] * 5 + [False] * 3)
+    # Features of no width have all rows, so that those of the other kind tell which are missing.
+    empty = tier.pad_features(nothing)
+    assert empty.unpad().shape == (8, 0)
+    assert tier.pad_features(np.concatenate([empty.unpad()] * 2)).shape == (8, 0)
+    assert not empty.is_missing[0].any()
 
 
-def test_seeds_are_one_sequence_however_they_are_asked_for() -> None:
-    from spica_async.sampling.designer import GaussianProcessDesigner
+def test_labels_of_pending_trials_are_as_many_as_their_features() -> None:
+    import numpy as np
 
-    study = Study("agg", 3, PARAMETERS, TWO)
-    together = GaussianProcessDesigner(study).suggest(AskRequest(0, 16, (), ()))
-    designer = GaussianProcessDesigner(study)
-    apart: list[Assignment] = []
-    for count in (1, 2, 4, 9):
-        pending = tuple(Suggestion(n, assignment) for n, assignment in enumerate(apart))
-        apart += designer.suggest(AskRequest(len(apart), count, (), pending))
-    assert apart == together
-    other = GaussianProcessDesigner(Study("disagg", 3, PARAMETERS, TWO))
-    assert other.suggest(AskRequest(0, 16, (), ()))[1:] != together[1:]
+    from spica_async.sampling.padding import Tier
+
+    tier = Tier(8)
+    told = tier.pad_labels(np.arange(3.0).reshape(3, 1))
+    np.testing.assert_array_equal(told.unpad(), [[0.0], [1.0], [2.0]])
+    features = [tier.pad_features(np.ones((count, 2))).unpad() for count in (3, 2)]
+    tier.pad_features(np.concatenate(features))
+    every = tier.pad_labels(np.concatenate([told.unpad(), np.zeros((8, 1))]))
+    assert every.shape == (8, 1)
+    np.testing.assert_array_equal(every.unpad(), [[0.0], [1.0], [2.0], [0.0], [0.0]])
+
+
+def test_an_array_that_is_padded_can_end_the_ask() -> None:
+    import numpy as np
+
+    from spica_async.sampling.padding import Tier
+
+    def stop() -> None:
+        raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        Tier(8, stop).pad_features(np.ones((1, 1)))
+    with pytest.raises(InterruptedError):
+        Tier(8, stop).pad_labels(np.ones((1, 1)))
+
+
+def test_jax_goes_without_a_cache_that_it_cannot_have(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from spica_async.sampling.jax_setup import _cache_folder
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    folder = _cache_folder()
+    assert folder is not None
+    assert folder.is_dir()
+    assert "jax-" in folder.name
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert _cache_folder() is None
+
+
+def test_an_interruption_ends_what_is_compiled_ahead() -> None:
+    from spica_async.sampling.designer import FastDesigner
+
+    designer = FastDesigner(Study("agg", 3, PARAMETERS, ONE))
+    designer.prepare(AskRequest(0, 8, (), ()), interrupted=lambda: True)
+    assert not designer._rehearsed
+
+
+COUNTS = [(8, 0, 8), (16, 0, 8), (17, 7, 1), (17, 8, 4), (20, 9, 2), (29, 2, 16), (40, 8, 8)]
+"""Trials told, pending and asked for, in the order of a search."""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("objectives", [1, 2])
+@pytest.mark.parametrize("space", SPACES)
+def test_within_a_tier_nothing_is_compiled_after_it_is_prepared(
+    space: str, objectives: int
+) -> None:
+    from spica_async.sampling.designer import FastDesigner
+
+    study = study_of(space, objectives)
+    designer = FastDesigner(study)
+    # Everything that may be told next, so that each of the counts below is prepared for.
+    designer.prepare(request_of(study, 0, 42, 6), interrupted=lambda: False)
+    programs = designer.clock.programs
+    for counts in COUNTS:
+        assert len(designer.suggest(request_of(study, *counts))) == counts[2]
+        assert designer.clock.programs == programs, counts
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_nearly_full_tier_has_the_next_one_prepared() -> None:
+    from spica_async.sampling.designer import FastDesigner
+
+    study = study_of("mixed", 2)
+    designer = FastDesigner(study)
+    designer.prepare(request_of(study, 48, 0, 8), interrupted=lambda: False)
+    # The labels of so many trials in the next tier; all else does not depend on the number.
+    designer.prepare(request_of(study, 56, 0, 8), interrupted=lambda: False)
+    programs = designer.clock.programs
+    designer.suggest(request_of(study, 64, 0, 8))
+    assert designer.clock.programs == programs
 
 
 async def suggested(study: Study, *, replace_always: bool) -> list[Suggestion]:
@@ -163,13 +240,13 @@ async def test_a_replaced_process_suggests_the_same(
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_an_answer_depends_on_the_request_alone() -> None:
-    from spica_async.sampling.designer import GaussianProcessDesigner
+    from spica_async.sampling.designer import FastDesigner
 
     study = Study("agg", 3, PARAMETERS, TWO)
     history = history_of(study, 12)
     pending = (Suggestion(12, draw(study, 12)), Suggestion(13, draw(study, 13)))
     request = AskRequest(14, 2, history, pending)
-    designer = GaussianProcessDesigner(study)
+    designer = FastDesigner(study)
     answer = designer.suggest(request)
     check(study, answer, 2)
     others = [
@@ -178,7 +255,7 @@ def test_an_answer_depends_on_the_request_alone() -> None:
     ]
     assert all(designer.suggest(other) != answer for other in others)
     assert designer.suggest(request) == answer
-    assert GaussianProcessDesigner(Study("agg", 4, PARAMETERS, TWO)).suggest(request) != answer
+    assert FastDesigner(Study("agg", 4, PARAMETERS, TWO)).suggest(request) != answer
 
 
 ODD_HISTORIES: dict[str, Callable[[Study], AskRequest]] = {
@@ -209,7 +286,7 @@ ODD_HISTORIES: dict[str, Callable[[Study], AskRequest]] = {
     "one point": lambda study: AskRequest(
         9, 2, tuple(trial_of(study, Suggestion(n, draw(study, 0))) for n in range(9)), ()
     ),
-    "full tier": lambda study: AskRequest(31, 2, history_of(study, 31), ()),
+    "full tier": lambda study: AskRequest(63, 2, history_of(study, 63), ()),
 }
 
 
@@ -217,10 +294,10 @@ ODD_HISTORIES: dict[str, Callable[[Study], AskRequest]] = {
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("objectives", [ONE, TWO], ids=["one", "two"])
 def test_odd_histories_are_answered(objectives: tuple[Objective, ...]) -> None:
-    from spica_async.sampling.designer import GaussianProcessDesigner
+    from spica_async.sampling.designer import FastDesigner
 
     study = Study("agg", 3, PARAMETERS, objectives)
-    designer = GaussianProcessDesigner(study)  # One for all, which saves compilations.
+    designer = FastDesigner(study)  # One for all, which saves compilations.
     for request_for in ODD_HISTORIES.values():
         request = request_for(study)
         check(study, designer.suggest(request), request.count)
@@ -231,7 +308,7 @@ def test_odd_histories_are_answered(objectives: tuple[Objective, ...]) -> None:
 @pytest.mark.parametrize("objectives", [1, 3])
 @pytest.mark.parametrize("parameter", PARAMETERS[:3], ids=lambda parameter: parameter.name)
 def test_spaces_of_one_kind_are_searched(parameter: Parameter, objectives: int) -> None:
-    from spica_async.sampling.designer import GaussianProcessDesigner
+    from spica_async.sampling.designer import FastDesigner
 
     names = [f"y{i}" for i in range(objectives)]
     study = Study("agg", 3, (parameter,), tuple(Objective(n, maximize=False) for n in names))
@@ -240,14 +317,14 @@ def test_spaces_of_one_kind_are_searched(parameter: Parameter, objectives: int) 
         for n in range(9)
     )
     request = AskRequest(9, 2, history, ())
-    check(study, GaussianProcessDesigner(study).suggest(request), 2)
+    check(study, FastDesigner(study).suggest(request), 2)
 
 
 def searched(study: Study, trials: int) -> Iterator[dict[str, float]]:
-    from spica_async.sampling.designer import GaussianProcessDesigner
+    from spica_async.sampling.designer import FastDesigner
 
-    designer = GaussianProcessDesigner(study)
-    history: list[Trial] = []
+    designer = FastDesigner(study)
+    history = list(history_of(study, 8))
     while len(history) < trials:
         answer = designer.suggest(AskRequest(len(history), 8, tuple(history), ()))
         history += [trial_of(study, Suggestion(len(history) + i, a)) for i, a in enumerate(answer)]

@@ -9,13 +9,18 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 import structlog
 
+from schemas.config import OptimizerSettings
+from spica_async.sampling.assignments import centre
+from spica_async.sampling.channel import DesignerChannel
 from spica_async.sampling.port import Sampler
-from spica_async.sampling.process import SamplerProcess
+from spica_async.sampling.process import SEEDS, SamplerProcess
+from spica_async.sampling.profiles import open_sampler
 from spica_async.sampling.quasi_random import draw
 from spica_async.sampling.types import Objective, Study, Suggestion, Trial
 from spica_async.space.parameters import DiscreteParameter, FloatParameter
@@ -33,9 +38,13 @@ def _designers_can_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
 
 
-def sampler_with(designer: str, timeout: float = 60.0) -> SamplerProcess:
+def sampler_with(designer: str, timeout: float = 60.0, **options: Any) -> SamplerProcess:
+    """A sampler that asks its process from the first trial on, unless told otherwise."""
     return SamplerProcess(
-        STUDY, suggest_timeout_seconds=timeout, designer=f"misbehaving:{designer}"
+        STUDY,
+        suggest_timeout_seconds=timeout,
+        designer=f"misbehaving:{designer}",
+        **{"seeds": 0, **options},
     )
 
 
@@ -97,7 +106,7 @@ async def test_output_of_libraries_reaches_neither_the_terminal_nor_the_answers(
 async def test_what_is_written_to_stderr_is_appended_to_the_log(tmp_path: Path) -> None:
     log = tmp_path / "sampler.log"
     log.write_text("from before\n")
-    async with SamplerProcess(STUDY, designer="misbehaving:Noisy", log_path=log) as sampler:
+    async with sampler_with("Noisy", log_path=log) as sampler:
         await sampler.ask(1)
     assert log.read_text() == "from before\nmore of it\n"
 
@@ -264,7 +273,7 @@ from spica_async.space.parameters import FloatParameter
 
 async def main():
     study = Study("agg", 7, (FloatParameter("x", 0.0, 1.0),), (Objective("y", True),))
-    async with SamplerProcess(study, designer="misbehaving:HangWithHelper") as sampler:
+    async with SamplerProcess(study, designer="misbehaving:HangWithHelper", seeds=0) as sampler:
         print(sampler.pid, flush=True)
         await sampler.ask(1)
 
@@ -315,3 +324,166 @@ async def test_a_wrong_telling_is_refused_and_none_of_it_taken_in() -> None:
         await sampler.tell([measured(a), measured(b)])
         with pytest.raises(ValueError, match="trial 0 answers no pending suggestion"):
             await sampler.tell([measured(a)])
+
+
+async def test_the_first_trials_need_no_answer_of_the_process() -> None:
+    async with sampler_with("Hang", seeds=8) as sampler:
+        suggestions = [*await sampler.ask(1), *await sampler.ask(7)]
+    assert suggestions == [
+        Suggestion(0, centre(STUDY.parameters)),
+        *(Suggestion(number, draw(STUDY, number)) for number in range(1, 8)),
+    ]
+    assert (sampler.stats.asks, sampler.stats.stand_ins) == (2, 0)
+
+
+async def asked_process(sampler: SamplerProcess) -> bool:
+    """Whether the process answers the next ask: it then encodes in `x` what it was told."""
+    (suggestion,) = await sampler.ask(1)
+    return suggestion.assignment != draw(STUDY, suggestion.number)
+
+
+async def test_placed_trials_count_as_seeds_once_they_are_told() -> None:
+    async with sampler_with("Honest", seeds=8) as sampler:
+        (first,) = await sampler.ask(1)
+        placed = await sampler.place([{"x": i / 4, "n": 1} for i in range(3)])
+        assert [suggestion.number for suggestion in placed] == [1, 2, 3]
+        assert not await asked_process(sampler)
+        await sampler.tell([measured(first), *map(measured, placed[:2])])
+        assert not await asked_process(sampler)
+        await sampler.tell([failed(placed[2])])
+        (suggestion,) = await sampler.ask(1)
+    # Ask 6, with 4 told and 2 pending.
+    assert suggestion.assignment["x"] == pytest.approx(0.006 + 4e-6 + 2e-9, abs=1e-12)
+
+
+async def test_a_model_needs_one_told_trial_at_least() -> None:
+    async with sampler_with("Honest", seeds=8) as sampler:
+        suggestions = await sampler.ask(16)
+        assert not await asked_process(sampler)
+        await sampler.tell([failed(suggestions[9])])
+        assert await asked_process(sampler)
+
+
+async def test_a_placed_trial_that_the_study_does_not_allow_is_refused() -> None:
+    async with sampler_with("Honest") as sampler:
+        with pytest.raises(ValueError, match="'n' cannot be 3"):
+            await sampler.place([{"x": 0.5, "n": 1}, {"x": 0.5, "n": 3}])
+        (suggestion,) = await sampler.ask(1)
+    assert suggestion.number == 0
+
+
+async def test_costs_are_added_up() -> None:
+    async with sampler_with("Compiling") as sampler:
+        await sampler.ask(1)
+        stats = sampler.stats
+        assert stats.start_seconds > 0
+        assert stats.compile_seconds == pytest.approx(0.5)
+        assert stats.compile_wait_seconds == pytest.approx(0.5)
+        started = stats.start_seconds
+        await sampler.ask(1)
+        # What was compiled while nobody asked is not waited for, as far as it was over by then.
+        assert stats.compile_seconds == pytest.approx(11.0)
+        assert stats.compile_wait_seconds >= 1.0 - 1e-9
+        assert stats.compile_wait_seconds < 11.0
+        assert stats.start_seconds == started
+        # Another process counts from its own start.
+        await sampler._discard()
+        await sampler.ask(1)
+    assert stats.compile_seconds == pytest.approx(11.5)
+    assert stats.start_seconds > started
+
+
+async def test_an_ask_interrupts_what_is_compiled_ahead() -> None:
+    async with sampler_with("Interruptible") as sampler:
+        suggestions = [*await sampler.ask(1), *await sampler.ask(1)]
+    assert [suggestion.assignment["n"] for suggestion in suggestions] == [1, 4]
+
+
+async def until_prepared(channel: DesignerChannel | None) -> None:
+    """Waits for a successor, and leaves its message to be read again."""
+    assert channel is not None
+    while not await channel.is_prepared():  # noqa: ASYNC110  # There is nothing to wait for.
+        await asyncio.sleep(0.01)
+
+    async def still_prepared() -> bool:
+        return True
+
+    channel.is_prepared = still_prepared  # type: ignore[method-assign]  # For this one channel.
+
+
+async def test_a_process_that_grew_too_large_is_replaced_unnoticed() -> None:
+    # Python alone needs more than 1 MiB, and less than the part of 10,000 that is put up with.
+    async with sampler_with("Honest", max_memory_mb=1) as sampler:
+        sampler._max_memory = 10_000.0
+        await sampler.ask(1)
+        unneeded = sampler._successor
+        assert unneeded is None
+        large = sampler.pid
+        assert large is not None
+        sampler._max_memory = 1.0
+        await sampler.ask(1)
+        successor = sampler._successor
+        assert successor is not None
+        assert sampler.pid == large
+        sampler._max_memory = 10_000.0
+        await until_prepared(successor)
+        (suggestion,) = await sampler.ask(1)
+        assert sampler.pid == successor.pid != large
+        assert not psutil.pid_exists(large)
+    assert suggestion.stand_in is None
+    assert suggestion.assignment["x"] == pytest.approx(0.002 + 2e-9, abs=1e-12)
+    assert (sampler.stats.recycled, sampler.stats.restarts) == (1, 0)
+
+
+async def test_a_large_process_goes_on_until_its_successor_is_prepared() -> None:
+    async with sampler_with("SlowSuccessor", max_memory_mb=1) as sampler:
+        await sampler.ask(1)
+        large = sampler.pid
+        successor = sampler._successor
+        assert successor is not None
+        sampler._max_memory = 10_000.0
+        await sampler.ask(1)
+        assert sampler.pid == large
+        # Now it is too large to wait any longer.
+        sampler._max_memory = 1.0
+        (suggestion,) = await sampler.ask(1)
+        assert sampler.pid == successor.pid
+    assert suggestion.stand_in is None
+    assert sampler.stats.recycled == 1
+    assert not psutil.pid_exists(successor.pid)
+
+
+async def test_a_successor_that_fails_is_given_up() -> None:
+    with structlog.testing.capture_logs() as logs:
+        async with sampler_with("BadSuccessor", max_memory_mb=1) as sampler:
+            await sampler.ask(1)
+            large = sampler.pid
+            successor = sampler._successor
+            assert successor is not None
+            sampler._max_memory = 10_000.0
+            await successor._process.wait()
+            (suggestion,) = await sampler.ask(1)
+            assert sampler.pid == large
+            assert sampler._successor is None
+    assert suggestion.stand_in is None
+    assert (sampler.stats.recycled, sampler.stats.restarts) == (0, 0)
+    assert [entry["event"] for entry in logs] == ["optimizer_successor_failed"]
+
+
+async def test_leaving_kills_a_successor_too() -> None:
+    async with sampler_with("Honest", max_memory_mb=1) as sampler:
+        await sampler.ask(1)
+        assert sampler._successor is not None
+        pids = [sampler.pid, sampler._successor.pid]
+    assert not any(psutil.pid_exists(pid) for pid in pids if pid is not None)
+
+
+@pytest.mark.parametrize(("profile", "seeds"), [("fast", SEEDS), ("vizier_default", 1)])
+async def test_a_profile_chooses_designer_and_seeds(profile: Any, seeds: int) -> None:
+    settings = OptimizerSettings(profile=profile, max_memory_mb=700)
+    async with open_sampler(STUDY, settings, suggest_timeout_seconds=9.0) as sampler:
+        assert isinstance(sampler, SamplerProcess)
+        assert (sampler._seeds, sampler._max_memory, sampler._timeout) == (seeds, 700, 9.0)
+        suggestions = await sampler.ask(seeds)
+    assert suggestions[0].assignment == centre(STUDY.parameters)
+    assert sampler.stats.stand_ins == 0

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spica_async.sampling.assignments import accept, centre, check_study
-from spica_async.sampling.quasi_random import draw
+from spica_async.sampling.quasi_random import draw, draw_spread
 from spica_async.sampling.seeding import derive_seed
 from spica_async.sampling.types import Objective, Study, Suggestion, Trial
 from spica_async.space.parameters import (
@@ -73,7 +73,6 @@ def same(a: Assignment, b: Assignment) -> bool:
     return [(k, type(v), v) for k, v in a.items()] == [(k, type(v), v) for k, v in b.items()]
 
 
-@settings(deadline=None)  # The first draw imports scipy.
 @given(studies(), st.integers(0, 3000))
 def test_a_draw_is_an_assignment_of_listed_values(study: Study, number: int) -> None:
     check_study(study)
@@ -81,7 +80,6 @@ def test_a_draw_is_an_assignment_of_listed_values(study: Study, number: int) -> 
     assert same(accept(study.parameters, drawn), drawn)
 
 
-@settings(deadline=None)  # As above.
 @given(studies(), st.integers(0, 300))
 def test_a_draw_depends_on_study_and_number_alone(study: Study, number: int) -> None:
     first = draw(study, number)
@@ -111,6 +109,33 @@ def test_successive_draws_visit_every_choice_evenly() -> None:
     for name, values in (("n", (1, 4, 16, 64)), ("c", ("a", "b"))):
         counts = [sum(d[name] == value for d in drawn) for value in values]
         assert max(counts) - min(counts) <= 3
+
+
+def test_coordinates_of_a_block_fall_into_different_parts() -> None:
+    from spica_async.sampling.quasi_random import _coordinate, _scrambles
+
+    for base, scramble in _scrambles(5, 12):
+        for size in (base, base**2):
+            # Wherever a block of so many numbers begins that is a multiple of their count.
+            block = [_coordinate(7 * size + i, base, scramble) for i in range(size)]
+            assert sorted(int(coordinate * size) for coordinate in block) == list(range(size))
+            assert all(0 <= coordinate < 1 for coordinate in block)
+
+
+def test_each_dimension_has_a_prime_of_its_own_for_a_base() -> None:
+    from spica_async.sampling.quasi_random import _scrambles
+
+    assert [base for base, _ in _scrambles(1, 8)] == [2, 3, 5, 7, 11, 13, 17, 19]
+
+
+def test_spread_trials_are_the_centre_and_then_draws() -> None:
+    study = Study("agg", 3, PARAMETERS, OBJECTIVES)
+    assert draw_spread(study, range(3)) == [
+        Suggestion(0, centre(PARAMETERS)),
+        Suggestion(1, draw(study, 1)),
+        Suggestion(2, draw(study, 2)),
+    ]
+    assert draw_spread(study, range(2, 3)) == [Suggestion(2, draw(study, 2))]
 
 
 def test_the_last_coordinate_stays_inside_the_range() -> None:
@@ -316,9 +341,9 @@ def test_a_trial_carries_metrics_times_and_projection() -> None:
     assert not active.is_completed
 
 
-def test_the_proxy_loads_neither_jax_nor_vizier() -> None:
+def test_neither_proxy_nor_child_loads_the_optimizers_libraries_itself() -> None:
     program = (
-        "import sys, spica_async.sampling.process, spica_async.sampling.child\n"
+        "import sys, spica_async.sampling.profiles, spica_async.sampling.child\n"
         "heavy = {'jax', 'vizier', 'scipy', 'equinox'} & sys.modules.keys()\n"
         "sys.exit(str(heavy) if heavy else 0)"
     )

@@ -1,0 +1,62 @@
+"""A sampler that learns nothing: evenly spread trials, without a process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from spica_async.sampling.assignments import check_study
+from spica_async.sampling.ledger import TrialLedger
+from spica_async.sampling.port import SamplerStats
+from spica_async.sampling.quasi_random import draw_spread
+from spica_async.sampling.types import Study, Suggestion, Trial
+from spica_async.space.parameters import Assignment
+
+
+class RandomSampler:
+    """Proposes the centre of the space and then a seeded quasi-random sequence; a `Sampler`.
+
+    Args:
+        study: The branch's parameters and objectives.
+
+    Raises:
+        ValueError: If the study cannot be searched; see `check_study`.
+    """
+
+    def __init__(self, study: Study) -> None:
+        check_study(study)
+        self.stats = SamplerStats()
+        self._study = study
+        self._ledger = TrialLedger(study)
+
+    async def ask(self, count: int) -> list[Suggestion]:
+        """Proposes `count` assignments; see `Sampler.ask`.
+
+        Raises:
+            ValueError: If `count` is below 1.
+        """
+        started = time.perf_counter()
+        first = self._ledger.request(count).first
+        suggestions = draw_spread(self._study, range(first, first + count))
+        self._ledger.add(suggestions)
+        self.stats.suggest_seconds += time.perf_counter() - started
+        self.stats.asks += 1
+        self.stats.suggestions += count
+        return suggestions
+
+    async def place(self, assignments: Sequence[Assignment]) -> list[Suggestion]:
+        """Takes in the caller's own assignments as pending; see `Sampler.place`.
+
+        Raises:
+            ValueError: If the study does not allow an assignment. Then none is taken in.
+        """
+        return self._ledger.place(assignments)
+
+    async def tell(self, trials: Sequence[Trial]) -> None:
+        """Takes in what is known of pending suggestions; see `Sampler.tell`.
+
+        Raises:
+            ValueError: If a trial answers no pending suggestion, differs from it, or does not hold
+                one finite number per objective. Then none of `trials` is taken in.
+        """
+        self._ledger.tell(trials)

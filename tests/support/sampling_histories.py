@@ -1,0 +1,49 @@
+"""Histories of smooth functions over small mixed spaces, for the bandit to learn from."""
+
+from __future__ import annotations
+
+import math
+
+from spica_async.sampling.quasi_random import draw
+from spica_async.sampling.types import Objective, Study, Suggestion, Trial
+from spica_async.sampling.wire import AskRequest
+from spica_async.space.parameters import (
+    Assignment,
+    CategoricalParameter,
+    DiscreteParameter,
+    FloatParameter,
+    Parameter,
+)
+
+NUMERIC: tuple[Parameter, ...] = (
+    FloatParameter("f", 0.0, 2.0),
+    DiscreteParameter("n", (1, 2, 4, 8, 16), log=True),
+)
+CATEGORICAL: tuple[Parameter, ...] = (
+    CategoricalParameter("c", ("a", "b", "c", "d")),
+    CategoricalParameter("d", ("x", "y", "z")),
+)
+SPACES = {"numeric": NUMERIC, "categorical": CATEGORICAL, "mixed": NUMERIC + CATEGORICAL}
+
+
+def study_of(space: str, objectives: int) -> Study:
+    names = [f"y{i}" for i in range(objectives)]
+    return Study("agg", 5, SPACES[space], tuple(Objective(name, maximize=True) for name in names))
+
+
+def metrics_of(study: Study, assignment: Assignment) -> dict[str, float]:
+    """Smooth in the numbers and different by label, each objective in its own way."""
+    level = sum(
+        len(name) + ord(value) % 5 if isinstance(value, str) else math.log(1 + value)
+        for name, value in assignment.items()
+    )
+    return {objective.name: math.sin(level + i) for i, objective in enumerate(study.objectives)}
+
+
+def request_of(study: Study, told: int, pending: int, count: int) -> AskRequest:
+    """An ask after drawn trials, of which the first are told and the others pending."""
+    drawn = [Suggestion(number, draw(study, number)) for number in range(told + pending)]
+    history = tuple(
+        Trial(s.number, s.assignment, metrics_of(study, s.assignment)) for s in drawn[:told]
+    )
+    return AskRequest(told + pending, count, history, tuple(drawn[told:]))
