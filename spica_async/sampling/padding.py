@@ -25,7 +25,7 @@ class Tier:
     are put together by NumPy, and what Vizier takes for unpadded features has all rows, too.
 
     Args:
-        rows: The number of rows; room for all trials, told, pending and to be suggested.
+        rows: The number of rows: room for all trials, told, pending and to be suggested.
         visit: Called with each array. Whatever it raises ends the ask.
     """
 
@@ -65,11 +65,11 @@ class Tier:
     def pad_labels(self, labels: types.Array) -> types.PaddedArray:
         """Returns labels, shape (trials, objectives), padded to (rows, objectives).
 
-        More trials than rows are told labels and then zeros for the pending trials, of which as
+        As many trials as rows, or more, are told labels and then a zero for each row; of them as
         many stay as features did.
         """
         self._visit()
-        if len(labels) > self.rows:
+        if len(labels) >= self.rows:
             labels = np.asarray(labels)[: self._merged]
         return self._pad(ExactLabels, labels, np.nan)
 

@@ -22,9 +22,6 @@ from spica_async.space.parameters import Assignment
 
 FAST_DESIGNER = "spica_async.sampling.designer:FastDesigner"
 
-SEEDS = 8
-"""Trials that are spread over the space before a model proposes where to look."""
-
 _PATIENCE_FOR_SUCCESSOR = 1.25
 """Part of the memory limit up to which a process goes on while its successor is prepared."""
 
@@ -46,8 +43,8 @@ class SamplerProcess:
         study: The branch's parameters and objectives.
         suggest_timeout_seconds: Longest wait for the answer to one ask, in seconds.
         designer: Import path, `module:name`, of the factory of what runs in the process.
-        seeds: How many trials are spread over the space before the process is asked. Half as many
-            do once their results are told, whoever chose them; one does in any case.
+        seeds: How many trials, placed ones among them, are spread over the space before the
+            process is asked. It is not asked before one result is told, unless this is 0.
         max_memory_mb: Resident memory at which a process is replaced, in MiB.
         log_path: Where the process's stderr is appended; nowhere if None.
 
@@ -61,7 +58,7 @@ class SamplerProcess:
         *,
         suggest_timeout_seconds: float = 180.0,
         designer: str = FAST_DESIGNER,
-        seeds: int = SEEDS,
+        seeds: int = 8,
         max_memory_mb: float = 1200.0,
         log_path: Path | None = None,
     ) -> None:
@@ -154,8 +151,7 @@ class SamplerProcess:
         self._ledger.tell(trials)
 
     def _is_for_seeds(self, request: AskRequest) -> bool:
-        enough = max(1, self._seeds // 2) if request.first < self._seeds else min(1, self._seeds)
-        return len(request.history) < enough
+        return request.first < self._seeds or (self._seeds > 0 and not request.history)
 
     async def _suggest(self, request: AskRequest) -> list[Suggestion]:
         numbers = range(request.first, request.first + request.count)

@@ -8,17 +8,29 @@ from pathlib import Path
 
 from schemas.config import OptimizerProfile, OptimizerSettings
 from spica_async.sampling.port import Sampler
-from spica_async.sampling.process import FAST_DESIGNER, SEEDS, SamplerProcess
+from spica_async.sampling.process import FAST_DESIGNER, SamplerProcess
 from spica_async.sampling.random_sampler import RandomSampler
 from spica_async.sampling.types import Study
 
 VIZIER_DEFAULT_DESIGNER = "spica_async.sampling.designer:VizierDefaultDesigner"
 
-# The designer of each profile that has one, and its seeds: Vizier by itself makes one.
-_DESIGNERS: dict[OptimizerProfile, tuple[str, int]] = {
-    "fast": (FAST_DESIGNER, SEEDS),
-    "vizier_default": (VIZIER_DEFAULT_DESIGNER, 1),
+_DESIGNERS: dict[OptimizerProfile, str] = {
+    "fast": FAST_DESIGNER,
+    "vizier_default": VIZIER_DEFAULT_DESIGNER,
 }
+_FEWEST_SEEDS = 8
+_MOST_SEEDS = 16
+
+
+def seed_count(study: Study, profile: OptimizerProfile) -> int:
+    """Returns how many trials are spread over the space before a model looks for the best.
+
+    Two for each parameter, from 8 to 16: with fewer, on spaces with many hills, the model climbs
+    one that is not the highest and stays there. Vizier by itself makes one.
+    """
+    if profile == "vizier_default":
+        return 1
+    return min(max(2 * len(study.parameters), _FEWEST_SEEDS), _MOST_SEEDS)
 
 
 @asynccontextmanager
@@ -44,12 +56,11 @@ async def open_sampler(
     if settings.profile == "random":
         yield RandomSampler(study)
         return
-    designer, seeds = _DESIGNERS[settings.profile]
     async with SamplerProcess(
         study,
         suggest_timeout_seconds=suggest_timeout_seconds,
-        designer=designer,
-        seeds=seeds,
+        designer=_DESIGNERS[settings.profile],
+        seeds=seed_count(study, settings.profile),
         max_memory_mb=settings.max_memory_mb,
         log_path=log_path,
     ) as sampler:

@@ -129,6 +129,9 @@ def test_labels_of_pending_trials_are_as_many_as_their_features() -> None:
     every = tier.pad_labels(np.concatenate([told.unpad(), np.zeros((8, 1))]))
     assert every.shape == (8, 1)
     np.testing.assert_array_equal(every.unpad(), [[0.0], [1.0], [2.0], [0.0], [0.0]])
+    # Nothing told, two pending.
+    tier.pad_features(np.concatenate([tier.pad_features(np.ones((n, 2))).unpad() for n in (0, 2)]))
+    assert tier.pad_labels(np.zeros((8, 1))).unpad().shape == (2, 1)
 
 
 def test_an_array_that_is_padded_can_end_the_ask() -> None:
@@ -210,7 +213,7 @@ async def suggested(study: Study, *, replace_always: bool) -> list[Suggestion]:
     """Rounds with trials told late and out of order, and one that failed."""
     made: list[Suggestion] = []
     async with SamplerProcess(study) as sampler:
-        for count, told in ((6, [5, 0, 1, 3]), (4, [2, 9, 7]), (2, [4, 11, 6]), (3, [])):
+        for count, told in ((8, [5, 0, 1, 3]), (4, [2, 9, 7]), (2, [4, 11, 6]), (3, [])):
             if replace_always:
                 await sampler._discard()
             made += await sampler.ask(count)
@@ -219,7 +222,8 @@ async def suggested(study: Study, *, replace_always: bool) -> list[Suggestion]:
                 trials[-1] = Trial(7, made[7].assignment, None)
             await sampler.tell(trials)
     assert sampler.stats.stand_ins == 0
-    assert sampler.stats.restarts == (4 if replace_always else 0)
+    # The first ask is for seeds, which need no process.
+    assert sampler.stats.restarts == (3 if replace_always else 0)
     return made
 
 
