@@ -95,11 +95,14 @@ class RefuseToBuild:
 
 
 class Compiling(Honest):
-    """Spends ten seconds on compiling ahead, and half a second before it answers."""
+    """Spends ten seconds on compiling ahead, once, and half a second before each answer."""
+
+    ahead = 10.0
 
     def prepare(self, request: AskRequest, interrupted: Callable[[], bool]) -> None:
         now = time.monotonic()
-        self.clock.add(now - 10.0, now)
+        self.clock.add(now - self.ahead, now)
+        self.ahead = 0.0
 
     def suggest(self, request: AskRequest) -> list[Assignment]:
         time.sleep(0.5)

@@ -24,6 +24,7 @@ from spica_async.sampling.process import SamplerProcess
 from spica_async.sampling.profiles import open_sampler, seed_count
 from spica_async.sampling.quasi_random import draw
 from spica_async.sampling.types import Objective, Study, Suggestion, Trial
+from spica_async.sampling.wire import AskRequest
 from spica_async.space.parameters import DiscreteParameter, FloatParameter
 
 STUDY = Study(
@@ -384,20 +385,24 @@ async def test_costs_are_added_up() -> None:
     async with sampler_with("Compiling") as sampler:
         await sampler.ask(1)
         stats = sampler.stats
-        assert stats.start_seconds > 0
+        started = stats.start_seconds
+        assert started > 0
         assert stats.compile_seconds == pytest.approx(0.5)
         assert stats.compile_wait_seconds == pytest.approx(0.5)
-        started = stats.start_seconds
+        channel = sampler._channel
+        assert channel is not None
+        # What is compiled while nobody asks is waited for by nobody.
+        channel.prepare(AskRequest(1, 1, (), ()))
+        await until_prepared(channel)
         await sampler.ask(1)
-        # What was compiled while nobody asked is not waited for, as far as it was over by then.
         assert stats.compile_seconds == pytest.approx(11.0)
-        assert stats.compile_wait_seconds >= 1.0 - 1e-9
-        assert stats.compile_wait_seconds < 11.0
+        assert stats.compile_wait_seconds == pytest.approx(1.0)
         assert stats.start_seconds == started
         # Another process counts from its own start.
         await sampler._discard()
         await sampler.ask(1)
     assert stats.compile_seconds == pytest.approx(11.5)
+    assert stats.compile_wait_seconds == pytest.approx(1.5)
     assert stats.start_seconds > started
 
 
