@@ -72,8 +72,7 @@ def step_times(workers: Iterable[tuple[SampleView, Role]], steps: Steps) -> list
             models.append(estimator.best_available(timing))
             found.append(_times(models[-1], steps))
         except BaseException as error:
-            # A panic of the native core is no Exception; it ends this estimate, not the process.
-            if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            if not runtime.is_fault(error):
                 raise
             found.append(one_line(error))
     return found

@@ -109,8 +109,7 @@ def evaluate(request: EvaluationRequest, *, prepared: bool = True) -> Measuremen
     try:
         report = replay(request.load, arguments)
     except BaseException as error:
-        # A panic of the native core is no Exception; it ends this replay, not the process.
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+        if not runtime.is_fault(error):
             raise
         return _failed("replay_error", error, build_seconds, time.perf_counter() - built)
     replay_seconds = time.perf_counter() - built

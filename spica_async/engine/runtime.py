@@ -48,6 +48,14 @@ def prepare() -> None:
         warnings.filterwarnings("ignore", module=rf"{module}(\.|$)")
 
 
+def is_fault(error: BaseException) -> bool:
+    """Whether an error is of one call alone, rather than an order to end the process.
+
+    A panic of the native core is no Exception, and yet it ends this call only.
+    """
+    return isinstance(error, Exception) or type(error).__name__ == "PanicException"
+
+
 def load(name: str) -> Any:
     """One of the engine's modules, imported quietly.
 

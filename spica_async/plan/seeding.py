@@ -11,8 +11,8 @@ import numpy as np
 from schemas.goal import OptimizationGoal, OptimizationTarget
 from schemas.search_space import Backend
 from spica_async.plan.estimates import Estimator, PoolEstimates
+from spica_async.sampling.assignments import centre
 from spica_async.space.branch import BranchSpace, Selection
-from spica_async.space.parameters import Assignment, first_value
 from spica_async.space.pool import ParallelPool
 from spica_async.warm_start import SEEDS, Indices, Numbers, best_of_kinds, spread_front
 
@@ -47,7 +47,7 @@ def find_seeds(estimator: Estimator, branch: BranchSpace) -> tuple[Selection, ..
         picks = best_of_kinds(scores, gpus.astype(np.float64), _kinds(branch.pool, groups), wanted)
     starts = np.cumsum([0, *(len(group.estimates.rows) for group in groups)])
     seeds: list[Selection] = []
-    tried, _ = branch.select(_middle(branch))
+    tried, _ = branch.select(centre(branch.parameters))
     for pick in picks:
         at = int(np.searchsorted(starts, pick, side="right")) - 1
         group = groups[at]
@@ -69,15 +69,11 @@ def _groups(estimator: Estimator, branch: BranchSpace) -> Iterator[_Group]:
     for backend in branch.pool.backends:
         if backend not in branch.backend.entries:
             continue
-        middle, _ = branch.select(_middle(branch) | {branch.backend.name: backend})
+        middle, _ = branch.select(centre(branch.parameters) | {branch.backend.name: backend})
         for ratio in _kv_load_ratios(branch):
             estimates = estimator.estimate(branch, backend, middle.knobs, ratio)
             if estimates is not None:
                 yield _Group(backend, middle, ratio, estimates)
-
-
-def _middle(branch: BranchSpace) -> Assignment:
-    return {parameter.name: first_value(parameter) for parameter in branch.parameters}
 
 
 def _kv_load_ratios(branch: BranchSpace) -> Iterable[float | None]:

@@ -14,6 +14,7 @@ from spica_async.space.parameters import (
     FloatParameter,
     Parameter,
     ParameterValue,
+    first_value,
 )
 
 
@@ -39,10 +40,7 @@ def check_study(study: Study) -> None:
 
 def centre(parameters: Sequence[Parameter]) -> Assignment:
     """Returns the assignment to try first: each default, else the middle of the range or list."""
-    return {
-        parameter.name: _middle(parameter) if parameter.default is None else parameter.default
-        for parameter in parameters
-    }
+    return {parameter.name: first_value(parameter) for parameter in parameters}
 
 
 def accept(parameters: Sequence[Parameter], raw: Mapping[str, object]) -> Assignment:
@@ -78,12 +76,6 @@ def _accept_value(parameter: Parameter, value: object) -> ParameterValue:
         elif parameter.low <= value <= parameter.high:
             return float(value)
     raise ValueError(f"parameter {parameter.name!r} cannot be {value!r}")
-
-
-def _middle(parameter: Parameter) -> ParameterValue:
-    if isinstance(parameter, FloatParameter):
-        return (parameter.low + parameter.high) / 2
-    return parameter.values[len(parameter.values) // 2]
 
 
 def _check_parameter(parameter: Parameter) -> None:
