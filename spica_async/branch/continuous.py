@@ -92,22 +92,13 @@ class ContinuousState(BranchState):
             ValueError: if none are given, or more than are taken.
         """
         self._check_taken(keys)
-        dispositions, tells = [], []
+        dispositions: list[Disposition] = []
+        tells: list[Tell] = []
         for key in keys:
             tell = Tell(self._attempts, key)
-            self._attempts += 1
-            if self.is_new(key):
-                dispositions.append(Disposition.NEW)
-                self._in_flight.add(key)
-                self._waiting[key] = [tell]
-                continue
-            self._duplicates += 1
-            if key in self._known:
-                dispositions.append(Disposition.KNOWN)
-                tells.append(tell)
-            else:
-                dispositions.append(Disposition.WAITS)
-                self._waiting[key].append(tell)
+            what = self._dispose(key)
+            dispositions.append(what)
+            (tells if what is Disposition.KNOWN else self._waiting.setdefault(key, [])).append(tell)
         self._move_on()
         return dispositions, tells
 

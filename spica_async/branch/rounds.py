@@ -68,23 +68,14 @@ class RoundsState(BranchState):
             ValueError: if none are given, or more than are taken.
         """
         self._check_taken(keys)
-        dispositions, tells = [], []
+        dispositions: list[Disposition] = []
+        tells: list[Tell] = []
         for key in keys:
             tell = Tell(self._attempts, key)
-            self._attempts += 1
-            self._round_attempts += 1
-            if key in self._known:
-                dispositions.append(Disposition.KNOWN)
-                tells.append(tell)
-                self._duplicates += 1
-                continue
-            if self.is_new(key):
-                dispositions.append(Disposition.NEW)
-                self._in_flight.add(key)
-            else:
-                dispositions.append(Disposition.WAITS)
-                self._duplicates += 1
-            self._wave.append(tell)
+            what = self._dispose(key)
+            dispositions.append(what)
+            (tells if what is Disposition.KNOWN else self._wave).append(tell)
+        self._round_attempts += len(keys)
         if self.wanted <= 0:
             self._move(Phase.WAITING)
             tells += self._end_wave_if_complete()

@@ -218,6 +218,15 @@ class BranchState(ABC):
         if not 0 < len(keys) <= self.takes:
             raise ValueError(f"{self.takes} suggestions are wanted, not {len(keys)}")
 
+    def _dispose(self, key: str) -> Disposition:
+        """Count one suggestion; a new sample is in flight from now on."""
+        self._attempts += 1
+        if self.is_new(key):
+            self._in_flight.add(key)
+            return Disposition.NEW
+        self._duplicates += 1
+        return Disposition.KNOWN if key in self._known else Disposition.WAITS
+
     def _learn(self, key: str, verdict: Verdict) -> None:
         self._known[key] = verdict
         if len(self._signatures) < 2:
