@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import subprocess
 import sys
 import tempfile
@@ -30,6 +31,11 @@ config = SmartSearchConfig.model_validate_json(sys.stdin.read())
 asyncio.run(make_plan(config, None, lambda _: None))
 """
 FakeCore = Callable[[str], Path]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_known_yet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
 @pytest.fixture(autouse=True)
@@ -110,3 +116,34 @@ async def test_a_backend_that_cannot_offload_is_left_out_of_a_plan() -> None:
     assert branch.backend.entries == ("vllm",)
     reasons = {dropped.what: dropped.reason for dropped in plan.dropped}
     assert "supported only for backend" in reasons["agg sglang agg tp 2"]
+
+
+async def test_the_engine_is_asked_once_and_not_even_loaded_again(
+    fake_core: FakeCore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    document = small_sweep(
+        search_space__parallel_configs=[],
+        search_space__deployment_mode=["agg", "disagg"],
+        search_space__gpu_budget=32,
+        search_space__decode_gpu_memory_utilization=0.4,
+    )
+    config = SmartSearchConfig.model_validate(document)
+    first = await make_plan(config, None, lambda _: None)
+    assert first.seeds
+    assert first.dropped
+    monkeypatch.syspath_prepend(str(fake_core("raise SystemExit('loaded again')")))
+    second = await make_plan(config, None, lambda _: None)
+    for name in ("dropped", "warnings", "model", "hardware", "capacity", "backend_versions"):
+        assert getattr(second, name) == getattr(first, name)
+    assert pickle.dumps(second.branches) == pickle.dumps(first.branches)
+    assert second.seeds == first.seeds
+
+
+async def test_performance_data_of_the_user_is_asked_every_time(
+    fake_core: FakeCore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AICONFIGURATOR_SYSTEMS_PATH", "default")
+    await make_plan(CONFIG, None, lambda _: None)
+    monkeypatch.syspath_prepend(str(fake_core("raise SystemExit('loaded again')")))
+    with pytest.raises(SpicaError, match="loaded again"):
+        await make_plan(CONFIG, None, lambda _: None)

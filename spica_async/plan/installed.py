@@ -1,0 +1,152 @@
+"""The engine that is installed beside us, as planning asks it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import JsonValue, TypeAdapter
+
+from schemas.goal import PlannerTarget
+from schemas.messages import Sample
+from schemas.search_space import Backend, DeploymentMode, Role
+from spica_async.engine import capability, capacity, estimates, facts, planner
+from spica_async.engine.config import engine_config
+from spica_async.engine.tables import OWN_TABLES_VARIABLE
+from spica_async.forecast import Predictor, Window
+from spica_async.plan.answers import Answers
+
+
+@dataclass(frozen=True, slots=True)
+class _Rejected:
+    kind: capacity.RejectionKind
+    reason: str
+
+
+_MODEL_FACTS: Final = TypeAdapter(facts.ModelFacts)
+_HARDWARE_FACTS: Final = TypeAdapter(facts.HardwareFacts)
+_VERSION: Final = TypeAdapter(str)
+_TOKENS: Final = TypeAdapter[int | _Rejected](int | _Rejected)
+_CAN_REPLAY: Final = TypeAdapter(bool)
+_STEP_TIMES: Final = TypeAdapter(estimates.StepTimes)
+
+
+def answers_about(model: str) -> AbstractContextManager[Answers]:
+    """What is known of a model's answers: nothing where it, or the performance data, is a file.
+
+    Such files are the user's own, and may have changed since.
+    """
+    if OWN_TABLES_VARIABLE in os.environ or Path(model).exists():
+        return nullcontext(Answers())
+    return Answers.open()
+
+
+class InstalledEngine:
+    """Asks the engine, which takes seconds to load, only for what it has not answered yet.
+
+    Args:
+        answers: What it has answered.
+    """
+
+    def __init__(self, answers: Answers) -> None:
+        self._answers = answers
+
+    def model_facts(self, model: str) -> facts.ModelFacts:
+        """See `facts.model_facts`."""
+        return self._answers.recall(
+            ("model", model), _MODEL_FACTS, lambda: facts.model_facts(model)
+        )
+
+    def hardware_facts(self, sku: str) -> facts.HardwareFacts:
+        """See `facts.hardware_facts`."""
+        return self._answers.recall(
+            ("hardware", sku), _HARDWARE_FACTS, lambda: facts.hardware_facts(sku)
+        )
+
+    def backend_version(self, sku: str, backend: Backend) -> str:
+        """See `facts.backend_version`."""
+        return self._answers.recall(
+            ("version", sku, backend), _VERSION, lambda: facts.backend_version(sku, backend)
+        )
+
+    def needs_wide_ep(self, model: facts.ModelFacts, hardware: facts.HardwareFacts) -> bool:
+        """See `facts.needs_wide_ep`."""
+        return facts.needs_wide_ep(model, hardware)
+
+    def kv_tokens_per_rank(self, sample: Sample, role: Role) -> int:
+        """See `capacity.kv_tokens_per_rank`."""
+
+        def ask() -> int | _Rejected:
+            try:
+                return capacity.kv_tokens_per_rank(sample, role)
+            except capacity.ShapeRejectedError as error:
+                return _Rejected(error.kind, error.reason)
+
+        question = ("kv_tokens_per_rank", engine_config(sample, role))
+        answer = self._answers.recall(question, _TOKENS, ask)
+        if isinstance(answer, _Rejected):
+            raise capacity.ShapeRejectedError(answer.kind, answer.reason)
+        return answer
+
+    def probe_replay(self, sample: Sample) -> str | None:
+        """See `capability.probe_replay`; a failure may have had reasons of its moment."""
+        question = ("probe_replay", sample)
+        if self._answers.known(question, _CAN_REPLAY):
+            return None
+        problem = capability.probe_replay(sample)
+        if problem is None:
+            self._answers.keep(question, _CAN_REPLAY, answer=True)
+        return problem
+
+    def step_times(
+        self, workers: Sequence[tuple[Sample, Role]], steps: estimates.Steps
+    ) -> Sequence[estimates.StepTimes | str]:
+        """See `estimates.step_times`; all that are new are asked for at once."""
+        questions = [_step_question(sample, role, steps) for sample, role in workers]
+        known = [self._answers.known(question, _STEP_TIMES) for question in questions]
+        new = [index for index, times in enumerate(known) if times is None]
+        found: list[estimates.StepTimes | str | None] = list(known)
+        if new:
+            told = estimates.step_times([workers[index] for index in new], steps)
+            for index, times in zip(new, told, strict=True):
+                found[index] = times
+                if isinstance(times, estimates.StepTimes):
+                    self._answers.keep(questions[index], _STEP_TIMES, times)
+        return [times for times in found if times is not None]
+
+    def ignored_knobs(self, backend: Backend, mode: DeploymentMode) -> Mapping[str, str]:
+        """See `capability.ignored_knobs`."""
+        return capability.ignored_knobs(backend, mode)
+
+    def unread_planner_knobs(self, planner_target: PlannerTarget) -> Mapping[str, str]:
+        """See `capability.unread_planner_knobs`."""
+        return capability.unread_planner_knobs(planner_target)
+
+    def unrepresentable_scalars(self) -> Mapping[str, str]:
+        """See `capability.UNREPRESENTABLE_SCALARS`."""
+        return capability.UNREPRESENTABLE_SCALARS
+
+    def check_planner_fields(self, fields: Mapping[str, JsonValue]) -> str | None:
+        """See `planner.check_planner_fields`."""
+        return planner.check_planner_fields(fields)
+
+    def trace_windows(self, path: Path, interval_seconds: int) -> Sequence[Window]:
+        """See `planner.trace_windows`."""
+        return planner.trace_windows(path, interval_seconds)
+
+    def make_predictor(self, fields: Mapping[str, JsonValue], interval_seconds: int) -> Predictor:
+        """See `planner.make_predictor`."""
+        return planner.make_predictor(fields, interval_seconds)
+
+
+def _step_question(sample: Sample, role: Role, steps: estimates.Steps) -> tuple[Any, ...]:
+    timing = engine_config(sample, role)["engine"]["timing_model"]["config"]
+    return (
+        "step_times",
+        timing,
+        (steps.isl, steps.cached, steps.context, steps.prefill_batches, steps.decode_batches),
+    )
