@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
+import moocore
+import numpy as np
 from pydantic import JsonValue
 
 from schemas.goal import OptimizationGoal, OptimizationTarget
@@ -159,22 +162,15 @@ def pareto_front(
 ) -> list[Candidate]:
     """The candidates that no other dominates, ascending by the last objective (the x-axis)."""
     listed = list(candidates)
-    front = [
-        candidate
-        for candidate in listed
-        if not any(_dominates(other, candidate, objectives) for other in listed)
-    ]
+    points = np.array([[one.objectives[axis] for axis in objectives] for one in listed])
+    kept = moocore.is_nondominated(
+        points.reshape(len(listed), len(objectives)),
+        maximise=[axis.maximize for axis in objectives],
+        keep_weakly=True,
+    )
+    front = itertools.compress(listed, kept)
     axes = list(reversed(objectives))
     return sorted(
         front,
         key=lambda c: ([c.objectives[axis] for axis in axes], c.used_gpus, c.branch, c.number),
     )
-
-
-def _dominates(one: Candidate, other: Candidate, objectives: Sequence[OptimizationTarget]) -> bool:
-    def gains(target: OptimizationTarget) -> float:
-        difference = one.objectives[target] - other.objectives[target]
-        return difference if target.maximize else -difference
-
-    by_objective = [gains(target) for target in objectives]
-    return min(by_objective) >= 0 and max(by_objective) > 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+import moocore
 import numpy as np
 from numpy.typing import NDArray
 
@@ -42,7 +43,7 @@ def spread_front(values: Numbers, count: int) -> list[int]:
         Positions: the one that balances the objectives best, then by turns the one that lies
         farthest from all before it.
     """
-    front = pareto_positions(values)
+    front = np.flatnonzero(moocore.is_nondominated(values, maximise=True))
     low, high = values[front].min(axis=0), values[front].max(axis=0)
     scaled = (values[front] - low) / np.where(high > low, high - low, 1)
     picks = [int(np.argmax(scaled.min(axis=1)))]
@@ -54,20 +55,3 @@ def spread_front(values: Numbers, count: int) -> list[int]:
         picks.append(farthest)
         distances = np.minimum(distances, np.linalg.norm(scaled - scaled[farthest], axis=1))
     return [int(front[pick]) for pick in picks]
-
-
-def pareto_positions(values: Numbers) -> Indices:
-    """Positions, ascending, of the rows that no other row dominates; of equal rows the first.
-
-    Args:
-        values: shape (n, objectives), finite, more is better.
-    """
-    spans = np.ptp(values, axis=0)
-    order = np.argsort(-(values / np.where(spans > 0, spans, 1)).sum(axis=1), kind="stable")
-    front = []
-    # Nothing that comes later in this order dominates what comes first.
-    while len(order):
-        first, rest = order[0], order[1:]
-        front.append(first)
-        order = rest[(values[rest] > values[first]).any(axis=1)]
-    return np.sort(np.array(front, dtype=np.intp))

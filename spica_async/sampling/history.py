@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import moocore
 import numpy as np
 
 from spica_async.sampling.types import Objective, Trial
@@ -14,8 +15,8 @@ def most_telling(
 ) -> tuple[Trial, ...]:
     """Returns at most `limit` trials: the better half of them for what is best, the rest latest.
 
-    With several objectives a trial is the better the fewer others dominate it. The choice is a
-    function of the history alone, so that any process makes the same one.
+    With several objectives a trial is the better the fewer fronts lie before its own. The choice is
+    a function of the history alone, so that any process makes the same one.
 
     Args:
         history: The trials told so far, by ascending number.
@@ -39,17 +40,11 @@ def most_telling(
 def _best(trials: list[Trial], objectives: Sequence[Objective], count: int) -> list[Trial]:
     if not trials:
         return []
+    # The library takes the direction of a single objective for upward when it is given in a list.
+    signs = np.array([1 if objective.maximize else -1 for objective in objectives])
     values = np.array(
-        [
-            [
-                (trial.metrics or {})[objective.name] * (1 if objective.maximize else -1)
-                for objective in objectives
-            ]
-            for trial in trials
-        ]
+        [[(trial.metrics or {})[objective.name] for objective in objectives] for trial in trials]
     )
-    dominated_by = [
-        int(((values >= row).all(axis=1) & (values > row).any(axis=1)).sum()) for row in values
-    ]
-    order = sorted(range(len(trials)), key=lambda at: (dominated_by[at], trials[at].number))
+    ranks = moocore.pareto_rank(values * signs, maximise=True)
+    order = sorted(range(len(trials)), key=lambda at: (ranks[at], trials[at].number))
     return [trials[at] for at in order[:count]]
