@@ -20,7 +20,10 @@ _Vector = NDArray[np.float64]
 
 
 class LbfgsFit:
-    """SciPy's L-BFGS-B over one flat vector: an `ard_optimizer` for Vizier's bandit.
+    """SciPy's L-BFGS-B over one flat vector of logarithms: an `ard_optimizer` for Vizier's bandit.
+
+    Variances and length scales span orders of magnitude: over their logarithms a fit converges in
+    a quarter of the evaluations, so that four starts cost what one would.
 
     Vizier's own wrapper of the same algorithm takes the hyper-parameters apart and puts them
     together with JAX around every evaluation, which costs more than the evaluation, and compiles
@@ -49,10 +52,10 @@ class LbfgsFit:
         """Returns the `best_n` sets of hyper-parameters, and the losses from all starts.
 
         Args:
-            init_params: Where to start, stacked along the first axis.
+            init_params: Where to start, stacked along the first axis; above 0, as all of Vizier's.
             loss_fn: Loss and its parts by hyper-parameters: a bound method of a module of arrays.
             rng: Unused: the algorithm draws nothing.
-            constraints: Bounds of the hyper-parameters.
+            constraints: Bounds of the hyper-parameters, above 0.
             best_n: How many sets to return; 1 if None.
 
         Raises:
@@ -62,18 +65,20 @@ class LbfgsFit:
         layout = _Layout({name: np.shape(value)[1:] for name, value in init_params.items()})
         starts = [jax.tree.map(np.asarray, init_params)]
 
-        def loss_and_gradient(vector: _Vector) -> tuple[float, _Vector]:
+        def loss_and_gradient(logarithms: _Vector) -> tuple[float, _Vector]:
+            vector = np.exp(logarithms)
             loss, gradient = _loss_and_gradient(structure, leaves, layout.split(vector))
-            return float(loss), layout.join(gradient)
+            return float(loss), layout.join(gradient) * vector
 
         bounds = None
         if constraints is not None:
-            bounds = list(zip(*(layout.join(side) for side in constraints.bounds), strict=True))
+            sides = (np.log(layout.join(side)) for side in constraints.bounds)
+            bounds = list(zip(*sides, strict=True))
         count = len(next(iter(starts[0].values())))
         ends = [
             minimize(
                 loss_and_gradient,
-                layout.join({name: value[i] for name, value in starts[0].items()}),
+                np.log(layout.join({name: value[i] for name, value in starts[0].items()})),
                 jac=True,
                 method="L-BFGS-B",
                 bounds=bounds,
@@ -84,7 +89,7 @@ class LbfgsFit:
         losses = np.array([end.fun for end in ends])
         if not np.isfinite(losses).any():
             raise FloatingPointError("the fit of the Gaussian process found no finite loss")
-        best = [layout.split(ends[i].x) for i in np.argsort(losses)[: best_n or 1]]
+        best = [layout.split(np.exp(ends[i].x)) for i in np.argsort(losses)[: best_n or 1]]
         params = {name: jnp.asarray(np.stack([end[name] for end in best])) for name in best[0]}
         return params, {"loss": jnp.asarray(losses[np.newaxis])}
 

@@ -159,11 +159,11 @@ def test_a_fit_finds_the_best_end_within_bounds() -> None:
     from spica_async.sampling.fit import LbfgsFit
 
     def two_valleys(params: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        deep = jnp.minimum((params["x"] - 3) ** 2, 1 + (params["x"] + 3) ** 2)
+        deep = jnp.minimum((params["x"] - 5) ** 2, 1 + (params["x"] - 1) ** 2)
         return deep + jnp.sum((params["v"] - jnp.array([0.5, 9.0])) ** 2), {}
 
-    starts = {"x": np.array([-2.0, 2.0]), "v": np.zeros((2, 2))}
-    bounds = ({"x": -5.0, "v": np.zeros(2)}, {"x": 5.0, "v": np.full(2, 2.0)})
+    starts = {"x": np.array([1.5, 4.0]), "v": np.ones((2, 2))}
+    bounds = ({"x": 0.01, "v": np.full(2, 0.01)}, {"x": 9.0, "v": np.full(2, 2.0)})
     best, metrics = LbfgsFit()(
         starts,
         jax.tree_util.Partial(two_valleys),
@@ -172,7 +172,7 @@ def test_a_fit_finds_the_best_end_within_bounds() -> None:
         best_n=1,
     )
     assert metrics["loss"].shape == (1, 2)
-    assert np.allclose(best["x"], [3.0], atol=1e-4)
+    assert np.allclose(best["x"], [5.0], atol=1e-4)
     assert np.allclose(best["v"], [[0.5, 2.0]], atol=1e-4)
 
 
