@@ -53,7 +53,7 @@ class SweepControl(ConfigModel):
     random_seed: Annotated[int, Field(ge=0, lt=2**31)] = 1
     max_eval_seconds: Annotated[float, Field(gt=0)] | None = None
     suggest_timeout_seconds: Annotated[float, Field(gt=0)] = _SUGGEST_TIMEOUT
-    schedule: Schedule = "rounds"
+    schedule: Schedule = "continuous"
     optimizer: OptimizerSettings = Field(default_factory=OptimizerSettings)
     warm_start: bool = True
     max_seconds: Annotated[float, Field(gt=0)] | None = None

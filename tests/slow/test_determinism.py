@@ -1,4 +1,4 @@
-"""With a deterministic replay the seed decides the search, and the number of slots does not."""
+"""With rounds and a deterministic replay the seed decides the search; the slots do not."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ def searched(folder: Path, slots: int) -> tuple[Any, list[Any]]:
         search_space__agg_max_num_seqs=[256, 512, 1024],
         workload__concurrency=32,
         goal__target="throughput_per_gpu",
+        sweep__schedule="rounds",
         sweep__max_rounds=3,
         sweep__candidates_per_round=5,
         sweep__parallel_evals=5,

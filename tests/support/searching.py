@@ -6,7 +6,7 @@ import asyncio
 import json
 import random
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -23,7 +23,7 @@ from schemas.messages import (
 from schemas.results import CandidateRecord
 from spica_async.branch_search import BranchSearch
 from spica_async.bus.memory import MemoryBus
-from spica_async.bus.port import Delivery, Message
+from spica_async.bus.port import Delivery, Message, UnroutableError
 from spica_async.bus.topology import EVALUATION_STARTED_TOPIC, requests_queue
 from spica_async.evaluations import Evaluations
 from spica_async.fleet import FleetView
@@ -111,9 +111,9 @@ class FakeWorker:
         )
         body = EvaluationCompleted(source="fake", data=result).model_dump_json().encode()
         assert delivery.message.reply_to is not None
-        await self.bus.publish(
-            delivery.message.reply_to, Message(body, request.evaluation_id, EVALUATION_COMPLETED)
-        )
+        message = Message(body, request.evaluation_id, EVALUATION_COMPLETED)
+        with suppress(UnroutableError):  # The search has ended meanwhile, and its queue with it.
+            await self.bus.publish(delivery.message.reply_to, message)
         await delivery.ack()
 
     async def _tell_start(self, request: EvaluationRequest) -> None:

@@ -20,8 +20,11 @@ from support.faults.sweeps import RunningSweep, sweeping
 from support.faults.workers import Workers
 from support.proxy import tcp_proxy
 
+from schemas.config import Schedule
+
 CANDIDATES: Final = 36
 SLOTS: Final = 8
+SCHEDULES: Final[tuple[Schedule, ...]] = ("continuous", "rounds")
 REPLAY_SECONDS: Final = 0.7
 SWEEP_SECONDS: Final = 240.0
 """What one sweep may take, once there are no more faults."""
@@ -98,6 +101,7 @@ class Soak:
                     self._folder / sweep_id,
                     candidates=CANDIDATES,
                     parallel=SLOTS,
+                    schedule=SCHEDULES[self.tallies.sweeps % len(SCHEDULES)],
                     sweep_id=sweep_id,
                     impatient=True,
                 ) as sweep,

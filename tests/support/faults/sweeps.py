@@ -15,6 +15,7 @@ from support.faults.workers import FINGERPRINT
 from support.planning import plan
 from support.searching import Ledger
 
+from schemas.config import Schedule
 from schemas.results import CandidateRecord, SweepResult
 from spica_async.bus.address import BrokerAddress
 from spica_async.bus.port import Bus
@@ -32,7 +33,7 @@ _CHOICES: Final = 9
 _SIZES: Final = (1, 2, 4, 8)
 
 
-def plan_of(candidates: int, *, parallel: int = 4) -> SweepPlan:
+def plan_of(candidates: int, *, parallel: int = 4, schedule: Schedule = "rounds") -> SweepPlan:
     """The plan of a search with exactly so many distinct candidates, a multiple of 9 up to 36.
 
     The budget covers each of them, so they are listed in a random order rather than searched.
@@ -45,6 +46,7 @@ def plan_of(candidates: int, *, parallel: int = 4) -> SweepPlan:
             "agg_max_num_seqs": [256, 512, 1024],
         },
         sweep={
+            "schedule": schedule,
             "max_rounds": _ROUNDS,
             "candidates_per_round": candidates // _ROUNDS,
             "parallel_evals": parallel,
@@ -165,6 +167,7 @@ async def sweeping(
     *,
     candidates: int = 18,
     parallel: int = 4,
+    schedule: Schedule = "rounds",
     sweep_id: str = "sweep",
     grace_seconds: float = 0.0,
     impatient: bool = False,
@@ -174,7 +177,7 @@ async def sweeping(
     One that is `impatient` looks after its queues and its requests ten times as often.
     """
     states: list[BusState] = []
-    found = plan_of(candidates, parallel=parallel)
+    found = plan_of(candidates, parallel=parallel, schedule=schedule)
     if impatient:
         _KnownEvaluations.impatient.add(sweep_id)
     with (

@@ -205,7 +205,9 @@ class TestPatience:
     async def test_it_is_lost_with_the_last_candidate_that_it_allows(
         self, plan_of: Callable[..., SweepPlan]
     ) -> None:
-        plan = plan_of(max_rounds=9, candidates_per_round=1, parallel_evals=1, patience=4)
+        plan = plan_of(
+            schedule="rounds", max_rounds=9, candidates_per_round=1, parallel_evals=1, patience=4
+        )
         same = Measurement(outcome="feasible", report={"output_throughput_tok_s": 7.0})
         run = await run_search(plan, measure=lambda _: same)
         assert run.branch.state.phase is Phase.CONVERGED
@@ -310,7 +312,12 @@ class TestPatience:
         self, plan_of: Callable[..., SweepPlan]
     ) -> None:
         plan = plan_of(
-            max_rounds=9, candidates_per_round=3, parallel_evals=4, patience=5, min_improvement=0.5
+            schedule="rounds",
+            max_rounds=9,
+            candidates_per_round=3,
+            parallel_evals=4,
+            patience=5,
+            min_improvement=0.5,
         )
         one = await run_search(plan, slots=1)
         four = await run_search(plan, slots=4)

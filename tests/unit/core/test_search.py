@@ -47,7 +47,12 @@ async def test_any_number_of_slots_gives_the_same_search(
 ) -> None:
     config = make_config(
         {**SEARCHED, "deployment_mode": modes},
-        sweep={"max_rounds": 4, "candidates_per_round": 3, "parallel_evals": 4},
+        sweep={
+            "schedule": "rounds",
+            "max_rounds": 4,
+            "candidates_per_round": 3,
+            "parallel_evals": 4,
+        },
     )
     plan = make_sweep_plan(config, sizes=(1, 2, 4))
     one = await run_search(plan, slots=1, measure=measure)
@@ -264,7 +269,7 @@ async def test_a_duplicate_is_told_what_is_known_and_not_sent_again(
 ) -> None:
     config = make_config(
         {**SEARCHED, "gpu_budget": 2},
-        sweep={"max_rounds": 2, "candidates_per_round": 2},
+        sweep={"schedule": "rounds", "max_rounds": 2, "candidates_per_round": 2},
     )
     # In flight, then known; and the two new ones of the second round.
     script = seqs(256, 256, 512, 512, 256, 1024, 512, 512)
@@ -290,7 +295,7 @@ async def test_the_last_wave_is_told_even_if_it_ends_while_a_duplicate_is_told(
 ) -> None:
     config = make_config(
         {**SEARCHED, "gpu_budget": 2},
-        sweep={"max_rounds": 2, "candidates_per_round": 2},
+        sweep={"schedule": "rounds", "max_rounds": 2, "candidates_per_round": 2},
     )
     # The second round's last two attempts of 22 are a duplicate and a new sample.
     script = seqs(256, 512, *[256] * 20, 256, 1024)
@@ -344,7 +349,9 @@ async def test_what_is_proposed_after_the_search_was_stopped_is_not_taken(
             return await super().ask(count)
 
     asked, go_on = asyncio.Event(), asyncio.Event()
-    config = make_config({**SEARCHED, "gpu_budget": 2}, sweep={"candidates_per_round": 2})
+    config = make_config(
+        {**SEARCHED, "gpu_budget": 2}, sweep={"schedule": "rounds", "candidates_per_round": 2}
+    )
 
     async def stop(run: Run, task: asyncio.Task[None]) -> None:
         await asked.wait()

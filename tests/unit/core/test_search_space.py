@@ -70,7 +70,7 @@ def test_the_smallest_configuration_takes_every_default(
         "random_seed": 1,
         "max_eval_seconds": None,
         "suggest_timeout_seconds": 180.0,
-        "schedule": "rounds",
+        "schedule": "continuous",
         "optimizer": {"profile": "fast", "max_memory_mb": 1200},
         "warm_start": True,
         "max_seconds": None,
