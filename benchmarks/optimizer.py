@@ -6,10 +6,10 @@
 
 Three spaces with known optima are searched for one objective and for two, in batches of eight.
 Optuna runs in an environment of its own (`make bench-setup`). Each measurement is kept in the
-output folder as soon as it is made, and made only if it is not there: a run that was interrupted
-goes on where it was. The whole takes an hour and a half, and half an hour more with `--stock`,
-which adds Vizier's own settings with the first seed alone and 32 trials. The exit code is 1 when
-the fast profile misses a goal.
+output folder as soon as it is made, and made only if the same code has not made it: a run that was
+interrupted goes on where it was. The whole takes an hour and a half, and half an hour more with
+`--stock`, which adds Vizier's own settings with the first seed alone and 32 trials. The exit code
+is 1 when the fast profile misses a goal.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pathlib import Path
 from rich.console import Console
 from synthetic.contenders import CONTENDERS, OPTUNA, STOCK
 from synthetic.measuring import BATCH, Record, Task, carry_out
-from synthetic.records import Records
+from synthetic.records import Records, digest_of
 from synthetic.spaces import PROBLEMS
 from synthetic.tables import (
     goals,
@@ -74,7 +74,9 @@ def main() -> int:
     options = _options()
     os.sched_setaffinity(0, {options.core})
     log_warnings_to_stderr()
-    records = Records(options.out / "optimizer.jsonl", Record, fresh=options.fresh)
+    records = Records(
+        options.out / "optimizer.jsonl", Record, code_of=_code_of, fresh=options.fresh
+    )
     wanted = list(tasks(options))
     missing = [task for task in wanted if task not in records]
     console.print(
@@ -103,6 +105,13 @@ def main() -> int:
     if found:
         console.print(goals_table(found))
     return 0 if all(goal.is_met for goal in found) else 1
+
+
+def _code_of(task: Task) -> str:
+    bench = "benchmarks/synthetic"
+    return (
+        digest_of(bench) if task.contender in OPTUNA else digest_of("spica_async/sampling", bench)
+    )
 
 
 def _options() -> argparse.Namespace:

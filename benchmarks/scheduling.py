@@ -7,7 +7,7 @@ Searches a space of eleven parameters with the fast optimizer, a worker's real s
 in-process bus; only the replays are simulated: they sleep for a time that depends on the sample,
 and score what a function of the sample says. Five seeds at 8 slots, the first of them alone at 1,
 2, 4 and 16; all on one core. Each search is kept in the output folder as soon as it has ended, and
-run only if it is not there. The whole takes about half an hour. The exit code is 1 when the
+run only if the same code has not run it. The whole takes about half an hour. The exit code is 1 when the
 continuous schedule misses a goal.
 """
 
@@ -35,7 +35,7 @@ from support.planning import plan
 from support.searching import Ledger
 from support.worker_desk import FakeSlot, feasible, open_desk
 from synthetic.deployment import BEST_SCORE, SPACE, score_of, seconds_of
-from synthetic.records import Records
+from synthetic.records import Records, digest_of
 
 from schemas.messages import EvaluationRequest, Measurement
 from spica_async.cli.logs import log_warnings_to_stderr
@@ -214,7 +214,10 @@ def main() -> int:
     options = _options()
     os.sched_setaffinity(0, {options.core})
     log_warnings_to_stderr()
-    records = Records(options.out / "scheduling.jsonl", Record, fresh=options.fresh)
+    code = digest_of("spica_async", "workers", "benchmarks/synthetic")
+    records = Records(
+        options.out / "scheduling.jsonl", Record, code_of=lambda _: code, fresh=options.fresh
+    )
     wanted = list(_tasks(options))
     missing = [task for task in wanted if task not in records]
     console.print(

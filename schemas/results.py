@@ -112,7 +112,7 @@ class SweepTimings(MessageModel):
 
 
 class SweepResult(MessageModel):
-    """What `spica-async run --json` prints, and `result.json` holds."""
+    """What `spica-async run --json` prints."""
 
     sweep_id: str
     status: SweepStatus

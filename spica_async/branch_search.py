@@ -10,7 +10,14 @@ from typing import Protocol
 from schemas.config import SmartSearchConfig, SweepControl
 from schemas.messages import EvaluationRequest, EvaluationResult, TraceLoad
 from schemas.results import CandidateRecord, CandidateTimings
-from spica_async.branch import BranchState, ContinuousState, Disposition, RoundsState, Tell
+from spica_async.branch import (
+    BranchState,
+    ContinuousState,
+    Disposition,
+    RoundsState,
+    Tell,
+    batch_for,
+)
 from spica_async.evaluations import EvaluationGivenUpError, Evaluations
 from spica_async.fleet import FleetView
 from spica_async.judging import Judged, judge, metrics_for_sampler, refuse
@@ -134,10 +141,10 @@ class BranchSearch:
         if not self.state.finished:
             self._to_tell.put_nowait(self.state.conclude())
 
-    def widen(self, parallel: int) -> None:
+    def keep_in_flight(self, parallel: int) -> None:
         """Keep so many samples in flight, where the schedule does not wait for whole rounds."""
         if isinstance(self.state, ContinuousState) and not self.state.finished:
-            self.state.widen(parallel)
+            self.state.keep_in_flight(parallel)
             self._to_tell.put_nowait([])
 
     async def _propose(self, proposer: Proposer, evaluating: asyncio.TaskGroup) -> None:
@@ -317,6 +324,7 @@ def branch_state(config: SmartSearchConfig, space: BranchSpace) -> BranchState:
             per_round=sweep.per_round,
             max_rounds=sweep.max_rounds,
             parallel=sweep.parallel_evals,
+            batch=batch_for(sweep.parallel_evals),
             points=points,
         )
     return RoundsState(per_round=sweep.per_round, max_rounds=sweep.max_rounds, points=points)

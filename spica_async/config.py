@@ -76,6 +76,11 @@ class _UniqueKeyLoader(yaml.SafeLoader):
 
 
 def _resolve_paths(config: SmartSearchConfig, folder: Path) -> SmartSearchConfig:
+    model = folder / config.search_space.model_name
+    # Anything else is a model's id, though it may look like a path.
+    if (model / "config.json").is_file():
+        space = config.search_space.model_copy(update={"model_name": str(model.resolve())})
+        config = config.model_copy(update={"search_space": space})
     trace = config.workload.trace_path
     if trace is None:
         return config

@@ -15,7 +15,6 @@ from rich.text import Text
 
 from schemas.goal import OptimizationGoal, OptimizationTarget
 from schemas.results import CandidateRecord
-from spica_async.branch import Phase
 from spica_async.branch_search import BranchSearch, Observer
 from spica_async.deployment_text import deployment, traffic_handling
 from spica_async.fleet import FleetView
@@ -239,10 +238,7 @@ def best_so_far(branch: BranchSearch, goal: OptimizationGoal) -> str:
 
 
 def _bar(branch: BranchSearch) -> Group:
-    target = branch.state.target
-    # The last round's count begins anew with it, and a small branch has fewer than its budget.
-    whole = branch.state.phase in (Phase.COMPLETED, Phase.EXHAUSTED)
-    done = target if whole else branch.state.unique_successes
+    done, target = branch.state.unique_successes, branch.state.target
     bar = Progress(BarColumn(bar_width=12), TextColumn(f"{done}/{target}"))
     bar.add_task("", total=target, completed=done)
     return Group(bar)

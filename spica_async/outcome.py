@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 from schemas.config import SweepControl
+from schemas.goal import OptimizationGoal, OptimizationTarget
 from schemas.results import (
     BranchEnd,
     BranchResult,
@@ -67,9 +68,16 @@ def sweep_reason(
     return "; ".join(f"{branch.branch} {branch.end}: {branch.reason}" for branch in branches)
 
 
-def is_useful(candidate: Candidate) -> bool:
-    """Whether any request of the candidate met the SLA, where the goal counts those that do."""
-    return all(value > 0 for target, value in candidate.objectives.items() if target.needs_sla)
+def is_useful(
+    objectives: Mapping[str, float] | Mapping[OptimizationTarget, float], goal: OptimizationGoal
+) -> bool:
+    """Whether any request of a candidate met the SLA, where the goal counts those that do.
+
+    Args:
+        objectives: of the candidate, by target.
+        goal: that they are the objectives of.
+    """
+    return all(objectives[target] > 0 for target in goal.objectives if target.needs_sla)
 
 
 def branch_result(branch: BranchSearch, cut_short: CutShort | None = None) -> BranchResult:

@@ -50,6 +50,7 @@ class Search:
     ) -> None:
         context = sample_context(plan)
         self._sweep = plan.config.sweep
+        self._slots = 0
         self._stagnation = stagnation(plan.config)
         self.converged = False
         self.branches = tuple(
@@ -93,11 +94,25 @@ class Search:
         """
         return frozenset(task for branch in self.branches for task in branch.stop())
 
+    def suit(self, slots: int) -> None:
+        """Keep as much in flight as the workers can evaluate at once.
+
+        What only waits for a slot is chosen without the results that come in meanwhile.
+
+        Args:
+            slots: of all workers that are known; with 0 everything is kept in flight that may be.
+        """
+        if slots != self._slots:
+            self._slots = slots
+            self._share_slots()
+
     def _share_slots(self) -> None:
         """Give each branch that runs its part of what may be in flight."""
+        most = self._sweep.parallel_evals
+        parallel = min(most, self._slots) if self._slots else most
         running = [branch for branch in self.branches if not branch.state.finished]
         for branch in running:
-            branch.widen(math.ceil(self._sweep.parallel_evals / len(running)))
+            branch.keep_in_flight(math.ceil(parallel / len(running)))
 
     def _weigh(self, candidate: Candidate) -> None:
         self._stagnation.add(candidate)

@@ -96,13 +96,20 @@ class Sweep:
             return self.spent_seconds + time() - began
 
         recorder = _Recorder(self.folder, self.display)
+        search: Search | None = None
+
+        def on_fleet(view: FleetView) -> None:
+            recorder.fleet(view)
+            if search is not None:
+                search.suit(view.slots)
+
         async with Evaluations.open(
             bus,
             coordinator=self.sweep_id,
             fingerprint=self.fingerprint,
             parallel=self.plan.config.sweep.parallel_evals,
             versions=self.versions,
-            on_fleet=recorder.fleet,
+            on_fleet=on_fleet,
         ) as evaluations:
             search = Search(
                 sweep_id=self.sweep_id,
@@ -212,7 +219,7 @@ class Sweep:
         status = sweep_status(
             [branch.end for branch in branches],
             interrupted=cut_short == "interrupted",
-            useful=any(is_useful(candidate) for candidate in found),
+            useful=any(is_useful(candidate.objectives, goal) for candidate in found),
         )
         samplers = [branch.stats for branch in search.branches]
         tally = sum_tallies(branch.tally for branch in branches)

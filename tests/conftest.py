@@ -4,10 +4,30 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from support.broker import BrokerNode, VirtualHost, why_missing
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """What the engine has answered to other code is forgotten, once for all processes."""
+    if not hasattr(config, "workerinput"):
+        shutil.rmtree(_user_cache(config) / "spica-async" / "answers", ignore_errors=True)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _user_cache_of_tests(pytestconfig: pytest.Config) -> Iterator[None]:
+    """Nothing that is tested reads or writes the cache of who tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(_user_cache(pytestconfig)))
+        yield
+
+
+def _user_cache(config: pytest.Config) -> Path:
+    return config.cache.mkdir("user")
 
 
 @pytest.fixture(scope="session")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from spica_async.branch.continuous import ContinuousState
+from spica_async.branch.continuous import ContinuousState, batch_for
 from spica_async.branch.rounds import RoundsState
 from spica_async.branch.state import (
     ATTEMPTS_PER_TARGET,
     FINAL_PHASES,
+    TELLING_FAILURES,
     TRANSITIONS,
     BranchState,
     Disposition,
@@ -18,6 +19,7 @@ from spica_async.branch.state import (
 __all__ = [
     "ATTEMPTS_PER_TARGET",
     "FINAL_PHASES",
+    "TELLING_FAILURES",
     "TRANSITIONS",
     "BranchState",
     "ContinuousState",
@@ -26,4 +28,5 @@ __all__ = [
     "RoundsState",
     "Tell",
     "Verdict",
+    "batch_for",
 ]

@@ -1,4 +1,4 @@
-"""The continuous schedule: so many samples are always in flight, and some more wait for a slot.
+"""The continuous schedule: every slot has a sample, and some more wait for the next free one.
 
 A verdict is told as soon as it is there, and suggestions are asked for in small batches while the
 rest is being replayed. Budget and attempts are those of the whole branch.
@@ -23,26 +23,53 @@ _SMALLEST_BATCH: Final = 2
 _LARGEST_BATCH: Final = 8
 
 
+def batch_for(parallel_evals: int) -> int:
+    """How many suggestions to ask for at a time: half of what a sweep evaluates, from 2 to 8.
+
+    The optimizer fits its model once for each batch, exploits with the first suggestion of it and
+    explores with the others.
+    """
+    return min(max(parallel_evals // 2, _SMALLEST_BATCH), _LARGEST_BATCH)
+
+
 class ContinuousState(BranchState):
     """A branch that keeps `parallel` samples in flight until its budget is found.
 
     It asks for a batch when no more than `parallel` are in flight, so that up to a batch waits for
-    the next free slot. A batch is half of `parallel`, from 2 to 8: the optimizer exploits with the
-    first suggestion of a batch and explores with the others.
+    the next free slot.
+
+    Args:
+        per_round: see `BranchState`.
+        max_rounds: see `BranchState`.
+        parallel: samples to keep in flight.
+        batch: suggestions to ask for at a time.
+        points: see `BranchState`.
+
+    Raises:
+        ValueError: if a number is below 1, or the points are more than the budget.
     """
 
     def __init__(
-        self, *, per_round: int, max_rounds: int, parallel: int, points: int | None = None
+        self,
+        *,
+        per_round: int,
+        max_rounds: int,
+        parallel: int,
+        batch: int,
+        points: int | None = None,
     ) -> None:
         super().__init__(per_round=per_round, max_rounds=max_rounds, points=points)
+        if batch < 1:
+            raise ValueError("batch is 1 or more")
         # For each sample in flight, its suggestion and those that turned out to be the same.
         self._waiting: dict[str, list[Tell]] = {}
         self._successes = 0
+        self._batch = batch
         self._parallel = 1
-        self.widen(parallel)
+        self.keep_in_flight(parallel)
 
-    def widen(self, parallel: int) -> None:
-        """Keep so many in flight from now on.
+    def keep_in_flight(self, parallel: int) -> None:
+        """Keep so many in flight from now on; what is too many now stays.
 
         Raises:
             ValueError: if it is below 1.
@@ -55,13 +82,14 @@ class ContinuousState(BranchState):
 
     @property
     def round(self) -> int:
-        """The round that would be under way, were each one a barrier."""
-        return min(self._successes // self._per_round + 1, self._max_rounds)
+        """The round that would be under way, or was the last one, were each one a barrier."""
+        done = self._successes - 1 if self.finished and self._successes else self._successes
+        return min(done // self._per_round + 1, self._max_rounds)
 
     @property
     def target(self) -> int:
         """Unique successes of the whole branch."""
-        return self._per_round * self._max_rounds
+        return self._points or self._per_round * self._max_rounds
 
     @property
     def unique_successes(self) -> int:
@@ -129,8 +157,7 @@ class ContinuousState(BranchState):
         free = self._parallel - len(self._in_flight)
         if free < 0 or self._concluded or self._only_one_failure():
             return 0
-        batch = min(max(self._parallel // 2, _SMALLEST_BATCH), _LARGEST_BATCH)
-        return min(max(free, batch), self._left())
+        return min(max(free, self._batch), self._left())
 
     def _left(self) -> int:
         missing = self.target - self._successes - len(self._in_flight)

@@ -41,7 +41,9 @@ class RoundsState(BranchState):
     @property
     def target(self) -> int:
         """Unique successes of one round."""
-        return self._per_round
+        if self._points is None:
+            return self._per_round
+        return min(self._per_round, self._points - self._attempts + self._round_attempts)
 
     @property
     def unique_successes(self) -> int:
@@ -95,6 +97,10 @@ class RoundsState(BranchState):
         """Want nothing more: the branch ends as `CONVERGED` once nothing is in flight."""
         self._concluded = True
         if self._phase is Phase.ASKING:
+            if self._round > 1 and not self._round_attempts:
+                # Nothing was asked in this round: the one before was the last.
+                self._round -= 1
+                self._round_successes = self._per_round
             self._move(Phase.WAITING)
         return self._end_wave_if_complete()
 

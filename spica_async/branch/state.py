@@ -19,6 +19,9 @@ from schemas.messages import Cause, Outcome
 
 ATTEMPTS_PER_TARGET: Final = 11
 
+TELLING_FAILURES: Final = 8
+"""When so many samples fail alike, or a round's worth if that is more, all others are taken to."""
+
 
 class Phase(StrEnum):
     """Where a branch stands; the last five are final."""
@@ -91,7 +94,7 @@ class BranchState(ABC):
         per_round: unique successes that each round must find.
         max_rounds: rounds to run; with `per_round` the budget of the branch.
         points: how many distinct samples the branch has, when they are enumerated rather than
-            suggested. Every one of them is then taken once, whatever becomes of it.
+            suggested. Every one of them is then taken once, unless they all fail alike.
 
     Raises:
         ValueError: if a number is below 1, or the points are more than the budget.
@@ -233,8 +236,11 @@ class BranchState(ABC):
             self._signatures.add(verdict.signature)
 
     def _only_one_failure(self) -> bool:
-        """Whether a round's worth of samples is known, and all of them failed alike."""
-        if len(self._known) < self._per_round or len(self._signatures) != 1:
+        """Whether all samples that are known failed alike, and they are enough to tell by."""
+        enough = max(self._per_round, TELLING_FAILURES)
+        if self._points is not None:
+            enough = min(enough, self._points)
+        if len(self._known) < enough or len(self._signatures) != 1:
             return False
         ((outcome, _, _),) = self._signatures
         return outcome != "feasible"

@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from schemas.goal import OptimizationGoal
 from schemas.results import SweepResult, SweepStatus
 from spica_async.bus.memory import MemoryBus
 from spica_async.bus.port import Bus, BusError
@@ -24,6 +25,7 @@ from spica_async.display import Display, ProgressConsole, showing
 from spica_async.engine.versions import engine_fingerprint, engine_versions
 from spica_async.errors import SpicaError, first_cause
 from spica_async.interrupts import Interrupts
+from spica_async.outcome import is_useful
 from spica_async.results import ResultsFolder, new_sweep_id
 from spica_async.space.knobs import scales
 from spica_async.sweep import Sweep
@@ -81,7 +83,13 @@ def run_sweep_command(path: Path, options: RunOptions, *, as_json: bool) -> int:
         sys.stdout.write(json.dumps(result.model_dump(mode="json"), indent=2) + "\n")
     else:
         print_view(result_view(result, goal))
-    if result.status == "time_limit" and not result.ranking:
+    return exit_code(result, goal)
+
+
+def exit_code(result: SweepResult, goal: OptimizationGoal) -> int:
+    """What a shell is told of a sweep's end: 0 where it found deployments that serve the goal."""
+    useful = any(is_useful(candidate.objectives, goal) for candidate in result.ranking)
+    if result.status == "time_limit" and not useful:
         return _EXIT_CODES["nothing_feasible"]
     return _EXIT_CODES.get(result.status, 0)
 

@@ -24,7 +24,7 @@ from spica_async.engine.table_layout import LAYOUT, Origin, write_tables
 from spica_async.engine.versions import engine_fingerprint
 
 # Points the engine to tables of the user's own, which may change at any time.
-OWN_TABLES_VARIABLE: Final = "AICONFIGURATOR_SYSTEMS_PATH"
+_OWN_TABLES_VARIABLE: Final = "AICONFIGURATOR_SYSTEMS_PATH"
 _DRAFT_PREFIX: Final = "draft-"
 _UNUSED_AFTER_SECONDS: Final = 30 * 24 * 3600
 # Far longer than writing takes, so whoever wrote it is gone.
@@ -56,7 +56,7 @@ def tables_folder() -> Path:
 
 
 def _find_or_write(sku: str, backend: str) -> Tables | None:
-    if OWN_TABLES_VARIABLE in os.environ:
+    if _OWN_TABLES_VARIABLE in os.environ:
         return None
     try:
         version = facts.backend_version(sku, backend)

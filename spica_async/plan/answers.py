@@ -8,6 +8,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from importlib import metadata
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -29,25 +30,28 @@ _UNUSED_AFTER_SECONDS: Final = 30 * 24 * 3600
 
 
 class Answers:
-    """Questions and answers as JSON; a database that fails is given up, which only costs time.
+    """Questions and answers as JSON; a database that fails only costs time.
 
     Args:
-        database: Where they are kept; None to keep nothing.
+        path: Of the database, made where it is missing and anew where it is damaged; None to keep
+            nothing.
     """
 
-    def __init__(self, database: sqlite3.Connection | None = None) -> None:
-        self._database = database
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path
+        self._database: sqlite3.Connection | None = None
+        self._is_writable = True
 
     @classmethod
     @contextmanager
     def open(cls) -> Iterator[Answers]:
         """Yields what this engine has answered to planning processes of this user."""
-        database = _open_or_start_anew(answers_folder() / f"{engine_fingerprint()}-{_FORM}.sqlite3")
+        answers = cls(answers_folder() / _file_name())
+        answers._connect()
         try:
-            yield cls(database)
+            yield answers
         finally:
-            if database is not None:
-                database.close()
+            answers._close()
 
     def recall(
         self, question: tuple[Any, ...], kind: TypeAdapter[AnswerT], ask: Callable[[], AnswerT]
@@ -77,18 +81,54 @@ class Answers:
 
     def keep(self, question: tuple[Any, ...], kind: TypeAdapter[AnswerT], answer: AnswerT) -> None:
         """Keep an answer."""
-        text = kind.dump_json(answer).decode()
-        self._execute("INSERT OR REPLACE INTO answers VALUES (?, ?)", _text(question), text)
+        if self._is_writable:
+            text = kind.dump_json(answer).decode()
+            self._execute("INSERT OR REPLACE INTO answers VALUES (?, ?)", _text(question), text)
 
     def _execute(self, statement: str, *values: str) -> list[tuple[str, ...]]:
         if self._database is None:
             return []
         try:
             return self._database.execute(statement, values).fetchall()
-        except sqlite3.Error:
-            log.warning("plan.answers_given_up", exc_info=True)
-            self._database = None
-            return []
+        except sqlite3.OperationalError as error:  # Full, read-only, taken: what it has may do.
+            self._warn("plan.answers_not_kept", error)
+            self._is_writable = False
+        except sqlite3.DatabaseError as error:
+            self._warn("plan.answers_damaged", error)
+            self._start_anew()
+        return []
+
+    def _connect(self) -> None:
+        assert self._path is not None  # noqa: S101 - only what is kept is opened
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                self._database = _connection(self._path)
+            except sqlite3.OperationalError:  # Out of reach, or taken: others may use it.
+                raise
+            except sqlite3.DatabaseError as error:
+                self._warn("plan.answers_damaged", error)
+                self._path.unlink()
+                self._database = _connection(self._path)
+        except (OSError, sqlite3.Error) as error:
+            self._warn("plan.answers_not_kept", error)
+        else:
+            _discard_unused(self._path)
+
+    def _start_anew(self) -> None:
+        self._close()
+        assert self._path is not None  # noqa: S101 - it was open
+        with suppress(OSError):  # Then it fails again when it is opened, and that is told.
+            self._path.unlink()
+        self._connect()
+
+    def _close(self) -> None:
+        database, self._database = self._database, None
+        if database is not None:
+            database.close()
+
+    def _warn(self, event: str, error: Exception) -> None:
+        log.warning(event, path=str(self._path), error=str(error))
 
 
 def answers_folder() -> Path:
@@ -96,28 +136,16 @@ def answers_folder() -> Path:
     return platformdirs.user_cache_path("spica-async") / "answers"
 
 
+def _file_name() -> str:
+    """A name that changes with whoever answers and with whoever asks."""
+    return f"{engine_fingerprint()}-{metadata.version('spica-async')}-{_FORM}.sqlite3"
+
+
 def _text(question: tuple[Any, ...]) -> str:
     return json.dumps(question, sort_keys=True)
 
 
-def _open_or_start_anew(path: Path) -> sqlite3.Connection | None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            database = _open(path)
-        except sqlite3.OperationalError:  # Out of reach, or taken for too long: others may use it.
-            raise
-        except sqlite3.DatabaseError:
-            path.unlink()
-            database = _open(path)
-        _discard_unused(path)
-    except (OSError, sqlite3.Error):
-        log.warning("plan.answers_not_kept", path=str(path), exc_info=True)
-        return None
-    return database
-
-
-def _open(path: Path) -> sqlite3.Connection:
+def _connection(path: Path) -> sqlite3.Connection:
     database = sqlite3.connect(path, timeout=_PATIENCE_SECONDS, isolation_level=None)
     try:
         # What a power cut spoils is asked again.
@@ -134,7 +162,9 @@ def _open(path: Path) -> sqlite3.Connection:
 
 def _discard_unused(current: Path) -> None:
     """Remove the answers of engines that nobody has asked for long."""
-    os.utime(current)
+    with suppress(OSError):  # Of a cache that is read-only nobody discards anything either.
+        os.utime(current)
     for path in current.parent.glob("*.sqlite3"):
-        if time.time() - path.stat().st_mtime > _UNUSED_AFTER_SECONDS:
-            path.unlink(missing_ok=True)
+        with suppress(OSError):  # Another process may be at it, too.
+            if time.time() - path.stat().st_mtime > _UNUSED_AFTER_SECONDS:
+                path.unlink()

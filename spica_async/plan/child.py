@@ -1,4 +1,4 @@
-"""The planning process: the one of the coordinator's own that loads the engine.
+"""The planning process: the one of the coordinator's own that may load the engine.
 
 Run as `python -m spica_async.plan.child`. It reads one pickled `PlanRequest` from stdin, writes
 frames of pickled `(kind, value)` pairs to stdout, and ends.
@@ -10,7 +10,11 @@ import pickle
 import signal
 import sys
 import traceback
-from typing import Literal
+from collections.abc import Callable
+from typing import Literal, NoReturn
+
+import structlog
+from structlog.typing import EventDict
 
 from spica_async.childproc import (
     HEADER_BYTES,
@@ -25,7 +29,7 @@ from spica_async.plan.build import plan_sweep
 from spica_async.plan.installed import InstalledEngine, answers_about
 from spica_async.plan.request import PlanRequest
 
-Kind = Literal["progress", "plan", "input_error", "fault"]
+Kind = Literal["progress", "log", "plan", "input_error", "fault"]
 
 
 def main() -> int:
@@ -42,6 +46,7 @@ def main() -> int:
     # The pickle comes from the parent, which could run any code here anyway.
     request: PlanRequest = pickle.loads(requests.read(length))  # noqa: S301
     exit_with_parent(requests)
+    _log_through(answer)
     try:
         runtime.prepare()
         with answers_about(request.config.search_space.model_name) as known:
@@ -57,6 +62,22 @@ def main() -> int:
     except Exception:  # noqa: BLE001  # the parent tells the user, whatever it is
         answer("fault", traceback.format_exc())
     return 0
+
+
+def _log_through(answer: Callable[[Kind, object], None]) -> None:
+    """Leave it to the coordinator where log lines go: nobody reads this process's stderr."""
+
+    def hand_over(_logger: object, _method: str, event: EventDict) -> NoReturn:
+        answer("log", {name: str(value) for name, value in event.items()})
+        raise structlog.DropEvent
+
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.format_exc_info,
+            hand_over,
+        ]
+    )
 
 
 if __name__ == "__main__":

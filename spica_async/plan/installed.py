@@ -16,9 +16,9 @@ from schemas.messages import Sample
 from schemas.search_space import Backend, DeploymentMode, Role
 from spica_async.engine import capability, capacity, estimates, facts, planner
 from spica_async.engine.config import engine_config
-from spica_async.engine.tables import OWN_TABLES_VARIABLE
 from spica_async.forecast import Predictor, Window
 from spica_async.plan.answers import Answers
+from spica_async.sample import sample_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +26,9 @@ class _Rejected:
     kind: capacity.RejectionKind
     reason: str
 
+
+# Of the engine's core: folders of the user's own for performance data and models, among others.
+_SETTINGS: Final = "AICONFIGURATOR_"
 
 _MODEL_FACTS: Final = TypeAdapter(facts.ModelFacts)
 _HARDWARE_FACTS: Final = TypeAdapter(facts.HardwareFacts)
@@ -36,11 +39,11 @@ _STEP_TIMES: Final = TypeAdapter(estimates.StepTimes)
 
 
 def answers_about(model: str) -> AbstractContextManager[Answers]:
-    """What is known of a model's answers: nothing where it, or the performance data, is a file.
+    """What is known of a model's answers: nothing where files of the user's own may have a say.
 
-    Such files are the user's own, and may have changed since.
+    They may have changed since.
     """
-    if OWN_TABLES_VARIABLE in os.environ or Path(model).exists():
+    if any(name.startswith(_SETTINGS) for name in os.environ) or Path(model).exists():
         return nullcontext(Answers())
     return Answers.open()
 
@@ -94,7 +97,7 @@ class InstalledEngine:
 
     def probe_replay(self, sample: Sample) -> str | None:
         """See `capability.probe_replay`; a failure may have had reasons of its moment."""
-        question = ("probe_replay", sample)
+        question = ("probe_replay", sample_key(sample))
         if self._answers.known(question, _CAN_REPLAY):
             return None
         problem = capability.probe_replay(sample)

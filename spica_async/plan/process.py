@@ -62,6 +62,8 @@ async def _plan_of(process: Process, progress: Progress) -> SweepPlan:
         match kind:
             case "progress":
                 progress(value)
+            case "log":
+                _log(**value)
             case "plan":
                 plan: SweepPlan = value
                 return plan
@@ -71,6 +73,11 @@ async def _plan_of(process: Process, progress: Progress) -> SweepPlan:
                 raise SpicaError(
                     f"the engine failed while the sweep was planned: {keep_traceback(value)}"
                 )
+
+
+def _log(*, event: str, level: str, **fields: str) -> None:
+    """Log a line of the child's as one of ours."""
+    getattr(log, level)(event, **fields)
 
 
 async def _read_answer(process: Process) -> tuple[str, Any]:

@@ -137,9 +137,13 @@ class DesignerChannel:
                 message = await self._read()
         except TimeoutError:
             return False
-        if message != {"prepared": True}:
-            raise DesignerFaultError("the optimizer process failed before it was asked")
-        return True
+        match message:
+            case {"prepared": True}:
+                return True
+            case {"fault": str(fault), "detail": str(detail)}:
+                raise DesignerFaultError(f"the optimizer raised {fault}", detail)
+            case _:
+                raise DesignerFaultError("the optimizer process wrote garbage")
 
     async def _read(self) -> object:
         try:

@@ -34,8 +34,9 @@ from spica_async.space.parameters import Assignment
 
 _clock = set_up_jax()
 
-# As many as Vizier's own. With one, some fits end far from the best.
-_FIT_STARTS = 4
+# As many as Vizier's own, beside one start that is always the same. With one, some fits end far
+# from the best.
+_FIT_RESTARTS = 4
 # Explores more widely than Vizier by itself (0.5), which on spaces with many hills stays on one.
 _CONFIG = UCBPEConfig(explore_region_ucb_coefficient=1.5)
 
@@ -148,7 +149,7 @@ class FastDesigner(VizierDefaultDesigner):
             acquisition_optimizer_factory=self._acquisition_optimizer,
             gp_model_class=MaskedProcess,
             ard_optimizer=fit,
-            ard_random_restarts=_FIT_STARTS,
+            ard_random_restarts=_FIT_RESTARTS,
             padding_schedule=tier,
             config=config,
             rng=key,

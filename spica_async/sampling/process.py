@@ -170,7 +170,7 @@ class SamplerProcess:
                 reason=reason,
                 detail=fault.detail,
             )
-            await self._restart()
+            await self._restart(request)
         else:
             return [
                 Suggestion(number, assignment)
@@ -243,10 +243,10 @@ class SamplerProcess:
         if channel is not None:
             await channel.kill()
 
-    async def _restart(self) -> None:
-        """Starts the next process now, so that it imports while the stand-ins are measured."""
+    async def _restart(self, request: AskRequest) -> None:
+        """Starts the next process now: it imports and compiles while stand-ins are measured."""
         try:
-            await self._start()
+            (await self._start()).prepare(request)
         except OSError as error:
             # The next ask tries again, and draws again if that fails.
             self._log.warning("optimizer_cannot_start", error=str(error))

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from structlog.testing import capture_logs
 from support.commands import small_sweep
 
 from schemas.config import SmartSearchConfig
@@ -145,5 +146,34 @@ async def test_performance_data_of_the_user_is_asked_every_time(
     monkeypatch.setenv("AICONFIGURATOR_SYSTEMS_PATH", "default")
     await make_plan(CONFIG, None, lambda _: None)
     monkeypatch.syspath_prepend(str(fake_core("raise SystemExit('loaded again')")))
+    with pytest.raises(SpicaError, match="loaded again"):
+        await make_plan(CONFIG, None, lambda _: None)
+
+
+async def test_what_the_child_warns_of_is_logged_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with capture_logs() as said:
+        await make_plan(CONFIG, None, lambda _: None)
+    warned = {entry["event"]: entry for entry in said}
+    assert {"plan.answers_not_kept", "tables_not_prepared"} <= warned.keys()
+    assert warned["plan.answers_not_kept"]["log_level"] == "warning"
+    assert warned["plan.answers_not_kept"]["path"].startswith(str(tmp_path))
+
+
+async def test_a_model_of_the_user_is_asked_about_every_time(
+    fake_core: FakeCore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    await make_plan(CONFIG, None, lambda _: None)
+    monkeypatch.syspath_prepend(str(fake_core("raise SystemExit('loaded again')")))
+    await make_plan(CONFIG, None, lambda _: None)
+    monkeypatch.setenv("AICONFIGURATOR_MODEL_CONFIGS_PATH", str(tmp_path))
+    with pytest.raises(SpicaError, match="loaded again"):
+        await make_plan(CONFIG, None, lambda _: None)
+    monkeypatch.delenv("AICONFIGURATOR_MODEL_CONFIGS_PATH")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / CONFIG.search_space.model_name).mkdir(parents=True)
     with pytest.raises(SpicaError, match="loaded again"):
         await make_plan(CONFIG, None, lambda _: None)

@@ -5,6 +5,7 @@ import sqlite3
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import TypeAdapter
@@ -73,14 +74,39 @@ def test_a_spoilt_file_is_started_anew() -> None:
     assert recall(never) == 8
 
 
-def test_a_file_that_is_spoilt_meanwhile_is_given_up_with_one_warning() -> None:
-    recall(lambda: 7)
+def test_a_spoilt_page_costs_its_answers_once() -> None:
+    questions = [("number", number, "x" * 500) for number in range(200)]
+    with Answers.open() as known:
+        for question in questions:
+            known.keep(question, NUMBER, 7)
+    page = 4096
+    with kept().open("r+b") as file:
+        file.seek(3 * page)
+        file.write(b"?" * page)
     with capture_logs() as said, Answers.open() as known:
-        kept().write_bytes(b"?" * kept().stat().st_size)
-        assert known.recall(QUESTION, NUMBER, lambda: 8) == 8
+        for question in questions:
+            assert known.recall(question, NUMBER, lambda: 8) in {7, 8}
+    assert [entry["event"] for entry in said] == ["plan.answers_damaged"]
+    with capture_logs() as said, Answers.open() as known:
+        assert known.recall(questions[-1], NUMBER, never) in {7, 8}
         assert known.recall(QUESTION, NUMBER, lambda: 9) == 9
-    assert [entry["event"] for entry in said] == ["plan.answers_given_up"]
-    assert recall(lambda: 10) == 10
+    assert said == []
+
+
+def test_what_cannot_be_written_is_still_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    recall(lambda: 7)
+    connect = sqlite3.connect
+
+    def read_only(path: Path, **options: Any) -> Any:
+        return connect(f"file:{path}?mode=ro", uri=True, **options)
+
+    monkeypatch.setattr(sqlite3, "connect", read_only)
+    with capture_logs() as said, Answers.open() as known:
+        known.keep(("another",), NUMBER, 8)
+        known.keep(("one more",), NUMBER, 9)
+        assert known.recall(QUESTION, NUMBER, never) == 7
+        assert known.known(("another",), NUMBER) is None
+    assert [entry["event"] for entry in said] == ["plan.answers_not_kept"]
 
 
 def test_a_cache_that_cannot_be_had_costs_time_alone(
@@ -105,11 +131,11 @@ def test_answers_of_engines_long_gone_are_removed(monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(answers, "engine_fingerprint", lambda name=name: name)
         recall(lambda: 7)
         age = time.time() - days * DAY
-        os.utime(answers_folder() / f"{name}-1.sqlite3", (age, age))
+        os.utime(answers_folder() / answers._file_name(), (age, age))
     monkeypatch.setattr(answers, "engine_fingerprint", lambda: "new")
     recall(lambda: 7)
     names = {path.name.partition("-")[0] for path in answers_folder().iterdir()}
     assert names == {"recent", "new"}
     monkeypatch.setattr(answers, "engine_fingerprint", lambda: "recent")
     recall(never)
-    assert time.time() - (answers_folder() / "recent-1.sqlite3").stat().st_mtime < DAY
+    assert time.time() - (answers_folder() / answers._file_name()).stat().st_mtime < DAY

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -17,6 +18,7 @@ from spica_async.branch import (
     Tell,
     Verdict,
 )
+from spica_async.branch import state as branch_state
 
 VERDICTS = (
     Verdict("feasible"),
@@ -28,6 +30,17 @@ VERDICTS = (
 verdicts = st.sampled_from(VERDICTS)
 # Few keys, so that duplicates of every kind are common.
 keys = st.integers(0, 11).map(str)
+
+
+FEW = 2
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _few_failures_are_telling() -> Iterator[None]:
+    """Short runs come to every end, too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(branch_state, "TELLING_FAILURES", FEW)
+        yield
 
 
 class AnyRounds(RuleBasedStateMachine):
@@ -44,7 +57,7 @@ class AnyRounds(RuleBasedStateMachine):
         self.finished: dict[str, Verdict] = {}  # of ended waves
         self.wave: dict[str, Verdict | None] = {}  # its unique samples, by suggestion
         self.wave_numbers: list[int] = []
-        self.round = 1
+        self.round = self.last_round = 1
         self.round_attempts = 0
         self.round_successes = 0
 
@@ -65,7 +78,7 @@ class AnyRounds(RuleBasedStateMachine):
         self.wave, self.wave_numbers = {}, []
         causes = {(v.outcome, v.cause) for v in self.finished.values()}
         if (
-            len(self.finished) >= self.target
+            len(self.finished) >= max(self.target, FEW)
             and len(causes) == 1
             and ("feasible", None) not in causes
         ):
@@ -91,6 +104,7 @@ class AnyRounds(RuleBasedStateMachine):
             number = len(self.suggestions)
             self.suggestions.append(key)
             self.round_attempts += 1
+            self.last_round = self.round
             if key in self.finished:
                 expected.append(Disposition.KNOWN)
                 at_once.append(Tell(number, key))
@@ -139,6 +153,7 @@ class AnyRounds(RuleBasedStateMachine):
         if self.final is not None:
             assert state.phase is self.final
             assert state.wanted == 0
+            assert state.round == self.last_round
             # Every suggestion was told, and once.
             assert sorted(tell.number for tell in self.told) == list(range(len(self.suggestions)))
         else:
@@ -162,11 +177,17 @@ class AnyContinuous(RuleBasedStateMachine):
     """Runs a continuous branch beside a ledger of what has happened to it, and compares."""
 
     @initialize(
-        per_round=st.integers(1, 3), max_rounds=st.integers(1, 3), parallel=st.integers(1, 5)
+        per_round=st.integers(1, 3),
+        max_rounds=st.integers(1, 3),
+        parallel=st.integers(1, 5),
+        batch=st.integers(1, 4),
     )
-    def start(self, per_round: int, max_rounds: int, parallel: int) -> None:
+    def start(self, per_round: int, max_rounds: int, parallel: int, batch: int) -> None:
         self.per_round, self.budget, self.parallel = per_round, per_round * max_rounds, parallel
-        self.state = ContinuousState(per_round=per_round, max_rounds=max_rounds, parallel=parallel)
+        self.batch = batch
+        self.state = ContinuousState(
+            per_round=per_round, max_rounds=max_rounds, parallel=parallel, batch=batch
+        )
         self.suggestions: list[str] = []
         self.told: list[Tell] = []
         self.verdicts: dict[str, Verdict | None] = {}
@@ -189,7 +210,7 @@ class AnyContinuous(RuleBasedStateMachine):
     def hopeless(self) -> bool:
         causes = {(v.outcome, v.cause) for v in self.settled}
         return (
-            len(self.settled) >= self.per_round
+            len(self.settled) >= max(self.per_round, FEW)
             and len(causes) == 1
             and ("feasible", None) not in causes
         )
@@ -197,11 +218,10 @@ class AnyContinuous(RuleBasedStateMachine):
     def expected_wanted(self) -> int:
         if self.concluded or self.hopeless or len(self.flying) > self.parallel:
             return 0
-        batch = max(self.parallel // 2, 2)
         return max(
             0,
             min(
-                max(self.parallel - len(self.flying), batch),
+                max(self.parallel - len(self.flying), self.batch),
                 self.budget - self.successes - len(self.flying),
                 11 * self.budget - len(self.suggestions),
             ),
@@ -248,9 +268,9 @@ class AnyContinuous(RuleBasedStateMachine):
         self.told += tells
 
     @rule(parallel=st.integers(1, 5))
-    def widen(self, parallel: int) -> None:
+    def keep_in_flight(self, parallel: int) -> None:
         if not self.state.finished:
-            self.state.widen(parallel)
+            self.state.keep_in_flight(parallel)
             self.parallel = parallel
 
     @precondition(lambda self: self.suggestions)
@@ -274,6 +294,7 @@ class AnyContinuous(RuleBasedStateMachine):
         if state.finished:
             assert state.wanted == 0
             assert not self.flying
+            assert state.round == max(1, -(-self.successes // self.per_round))
             assert sorted(tell.number for tell in self.told) == list(range(len(self.suggestions)))
             return
         assert state.wanted == self.expected_wanted()
@@ -371,7 +392,9 @@ def test_enumerated_points_end_exhausted_or_with_their_one_cause(
     state: BranchState = (
         RoundsState(per_round=target, max_rounds=max_rounds, points=points)
         if data.draw(st.booleans())
-        else ContinuousState(per_round=target, max_rounds=max_rounds, points=points, parallel=2)
+        else ContinuousState(
+            per_round=target, max_rounds=max_rounds, points=points, parallel=2, batch=2
+        )
     )
     drive(state, [str(number) for number in range(points)], verdict_of, data)
     assert state.attempts == sum(state.tally.values()) <= points
@@ -379,5 +402,5 @@ def test_enumerated_points_end_exhausted_or_with_their_one_cause(
         assert state.attempts == points
     else:
         assert state.phase is Phase.FAILED
-        assert state.attempts >= target
+        assert state.attempts >= min(max(target, FEW), points)
         assert len({(v.outcome, v.cause) for v in verdict_of.values()}) == 1

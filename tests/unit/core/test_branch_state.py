@@ -11,12 +11,15 @@ from spica_async.branch import (
     ATTEMPTS_PER_TARGET,
     FINAL_PHASES,
     TRANSITIONS,
+    BranchState,
+    ContinuousState,
     Disposition,
     Phase,
     RoundsState,
     Tell,
     Verdict,
 )
+from spica_async.branch import state as branch_state
 
 FEASIBLE = Verdict("feasible")
 KNOWN, NEW, WAITS = Disposition.KNOWN, Disposition.NEW, Disposition.WAITS
@@ -37,7 +40,7 @@ def one_by_one(state: RoundsState, keys: Sequence[str], verdict: Verdict = FEASI
     return told
 
 
-def drain(state: RoundsState, verdict_of: Callable[[int], Verdict]) -> Counter[str]:
+def drain(state: BranchState, verdict_of: Callable[[int], Verdict]) -> Counter[str]:
     """Take fresh suggestions until the state is final; how often each was told."""
     told: Counter[str] = Counter()
     while not state.finished:
@@ -160,6 +163,12 @@ def test_a_wave_that_waits_ends_stalled_when_it_fails_with_the_last_attempt() ->
     assert state.phase is Phase.STALLED
 
 
+@pytest.fixture
+def few_failures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two that fail alike tell that all others will."""
+    monkeypatch.setattr(branch_state, "TELLING_FAILURES", 2)
+
+
 @pytest.mark.parametrize(
     ("verdicts", "phase"),
     [
@@ -176,6 +185,7 @@ def test_a_wave_that_waits_ends_stalled_when_it_fails_with_the_last_attempt() ->
     ],
     ids=str,
 )
+@pytest.mark.usefixtures("few_failures")
 def test_a_branch_ends_when_all_that_was_tried_failed_for_one_cause(
     verdicts: list[Verdict], phase: Phase
 ) -> None:
@@ -188,6 +198,7 @@ def test_a_branch_ends_when_all_that_was_tried_failed_for_one_cause(
     assert state.sole_failure == (verdicts[0] if phase is Phase.FAILED else None)
 
 
+@pytest.mark.usefixtures("few_failures")
 @pytest.mark.parametrize("order", [("a", "b"), ("b", "a")])
 def test_the_sole_failure_is_the_first_suggestions_whichever_arrived_first(
     order: tuple[str, str],
@@ -237,20 +248,28 @@ def test_enumerated_points_are_each_taken_once(points: int) -> None:
 def test_enumerated_points_have_no_limit_of_attempts_but_their_number() -> None:
     state = RoundsState(per_round=1, max_rounds=40, points=30)
     # One success, then failures for many reasons: more than 11 attempts in one round.
-    told = drain(
-        state, lambda number: no_room("x" * number) if number else Verdict("failed", "replay_error")
-    )
-    assert state.phase is Phase.FAILED
-    assert told == {"0": 1}
-    state = RoundsState(per_round=1, max_rounds=40, points=30)
     told = drain(state, lambda number: no_room("x" * number) if number else FEASIBLE)
     assert (state.phase, len(told)) == (Phase.EXHAUSTED, 30)
+
+
+@pytest.mark.parametrize(("per_round", "tried"), [(1, 8), (3, 9), (8, 8), (12, 12), (60, 40)])
+def test_so_many_must_fail_alike_for_all_others_to_be_given_up(per_round: int, tried: int) -> None:
+    for points in (None, 40):
+        state: BranchState = RoundsState(per_round=per_round, max_rounds=60, points=points)
+        drain(state, lambda _: no_room())
+        assert state.phase is Phase.FAILED
+        assert state.attempts == (tried if points else max(per_round, tried))
+        state = ContinuousState(
+            per_round=per_round, max_rounds=60, points=points, parallel=1, batch=1
+        )
+        drain(state, lambda _: no_room())
+        assert state.phase is Phase.FAILED
 
 
 def test_enumerated_points_that_all_fail_for_one_cause_end_with_it() -> None:
     state = RoundsState(per_round=2, max_rounds=3, points=6)
     drain(state, lambda _: no_room())
-    assert (state.phase, state.attempts) == (Phase.FAILED, 2)
+    assert (state.phase, state.attempts) == (Phase.FAILED, 6)
     # Even if the cause is known with the very last of them.
     state = RoundsState(per_round=2, max_rounds=1, points=2)
     drain(state, lambda _: no_room())

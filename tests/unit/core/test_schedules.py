@@ -126,9 +126,34 @@ class TestContinuous:
         assert unanswered[:2] == [0, 2]
         assert set(unanswered[2:]) == {2}
 
-    async def test_a_branch_takes_over_the_slots_of_one_that_has_ended(
+    async def test_no_more_is_in_flight_than_suits_the_slots(
         self, plan_of: Callable[..., SweepPlan]
     ) -> None:
+        plan = plan_of(
+            max_rounds=5, candidates_per_round=8, parallel_evals=8, schedule="continuous"
+        )
+        in_flight: list[int] = []
+
+        def watch(run: Run, _: asyncio.Task[None]) -> None:
+            def note(__: CandidateRecord) -> None:
+                in_flight.append(run.branch.state.in_flight)
+                if len(in_flight) == 20:
+                    run.search.suit(0)
+
+            run.search.suit(1)
+            run.ledger.on_record = note
+
+        run = await run_search(plan, slots=1, started=watch)
+        assert run.branch.state.phase is Phase.COMPLETED
+        # One runs, a batch of four waits, and one more has just been found.
+        assert max(in_flight[:20]) <= 1 + 4
+        # Nothing is known of any slot: as much as may be is in flight again.
+        assert max(in_flight[20:]) > 8
+
+    async def test_a_branch_takes_over_the_slots_of_one_that_has_ended(
+        self, plan_of: Callable[..., SweepPlan], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("spica_async.branch.state.TELLING_FAILURES", 1)
         plan = plan_of(
             modes=["disagg", "agg"],
             max_rounds=3,

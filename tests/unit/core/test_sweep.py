@@ -17,6 +17,7 @@ from support.searching import FakeSampler, FakeWorker, Ledger, succeed
 from support.virtual_time import run_in_virtual_time
 
 from schemas.config import OptimizerSettings, SmartSearchConfig
+from schemas.events import WorkerHeartbeat, WorkerStatus
 from schemas.results import CandidateRecord, SweepResult
 from spica_async.bus.memory import MemoryBus
 from spica_async.bus.port import (
@@ -26,11 +27,12 @@ from spica_async.bus.port import (
     Message,
     QueueSpec,
 )
-from spica_async.bus.topology import declare, requests_queue
+from spica_async.bus.topology import WORKER_HEARTBEAT_TOPIC, declare, requests_queue
 from spica_async.errors import SpicaError
 from spica_async.plan.types import SweepPlan
 from spica_async.results import ResultsFolder
 from spica_async.sampling.types import Study
+from spica_async.search import Search
 from spica_async.sweep import Sweep
 
 SAMPLES = 6
@@ -142,6 +144,40 @@ async def test_what_was_found_is_kept_when_the_task_is_cancelled(
             await running
     assert running.cancelled()
     assert_kept(folder, 3, "interrupted")
+
+
+async def test_what_is_in_flight_suits_the_workers_that_tell_of_themselves(
+    make_sweep: Callable[..., Sweep], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = asyncio.Semaphore(0)
+    told: list[int] = []
+
+    def suit(_: Search, slots: int) -> None:
+        told.append(slots)
+        if slots == 3:
+            for _number in range(SAMPLES):
+                gate.release()
+
+    monkeypatch.setattr(Search, "suit", suit)
+    status = WorkerStatus(
+        worker="one",
+        host="here",
+        pid=1,
+        engine_fingerprint="engine",
+        state="ready",
+        slots=3,
+        interval_seconds=10,
+    )
+    event = WorkerHeartbeat(source="one", data=status)
+    async with worked_bus(gate=gate) as bus:
+        running = asyncio.ensure_future(make_sweep(Ledger()).run(bus, asyncio.Event()))
+        await asyncio.sleep(0)
+        message = Message(event.model_dump_json().encode(), event.id, event.type)
+        await bus.publish_event(WORKER_HEARTBEAT_TOPIC, message)
+        async with asyncio.timeout(30):
+            result = await running
+    assert result.status == "exhausted"
+    assert 3 in told
 
 
 async def test_a_stop_gives_what_was_found(

@@ -8,7 +8,16 @@ from typing import Any
 import pytest
 
 from schemas.config import SmartSearchConfig, SweepControl
-from schemas.results import BranchResult, Tally
+from schemas.goal import OptimizationGoal, OptimizationTarget, SLATarget
+from schemas.results import (
+    BranchResult,
+    RankedCandidate,
+    SweepResult,
+    SweepStatus,
+    SweepTimings,
+    Tally,
+)
+from spica_async.cli.run import exit_code
 from spica_async.outcome import CutShort, sweep_reason, sweep_status
 
 
@@ -83,6 +92,57 @@ def test_the_least_finished_branch_names_the_sweep(ends: list[Any], status: str)
     assert sweep_status(ends, interrupted=True, useful=True) == "interrupted"
     nothing = sweep_status(ends, interrupted=False, useful=False)
     assert nothing == ("time_limit" if status == "time_limit" else "nothing_feasible")
+
+
+@pytest.mark.parametrize(
+    ("status", "goodput", "code"),
+    [
+        ("completed", [5.0], 0),
+        ("time_limit", [0.0, 5.0], 0),
+        ("time_limit", [0.0, 0.0], 3),
+        ("time_limit", [], 3),
+        ("nothing_feasible", [0.0], 3),
+        ("interrupted", [5.0], 130),
+    ],
+)
+def test_the_exit_code_is_0_only_where_something_serves_the_goal(
+    status: SweepStatus, goodput: list[float], code: int
+) -> None:
+    goal = OptimizationGoal(
+        target=OptimizationTarget.GOODPUT, sla=SLATarget(ttft_ms=1.0, itl_ms=1.0)
+    )
+    result = SweepResult(
+        sweep_id="sweep",
+        status=status,
+        reason="it ended",
+        ranking=[
+            RankedCandidate(
+                candidate_id=str(number),
+                score=value,
+                objectives={"goodput": value},
+                used_gpus=1,
+                config={},
+                metrics={},
+            )
+            for number, value in enumerate(goodput)
+        ],
+        tally=Tally(),
+        timings=SweepTimings(
+            total=1,
+            planning=0,
+            search=1,
+            optimizer=0,
+            compiling=0,
+            compile_waits=0,
+            optimizer_starts=0,
+            evaluations=1,
+        ),
+        branches=[],
+        results_dir="results",
+        seed=1,
+        versions={},
+    )
+    assert exit_code(result, goal) == code
 
 
 @pytest.mark.parametrize(
