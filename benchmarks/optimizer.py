@@ -108,10 +108,8 @@ def main() -> int:
 
 
 def _code_of(task: Task) -> str:
-    bench = "benchmarks/synthetic"
-    return (
-        digest_of(bench) if task.contender in OPTUNA else digest_of("spica_async/sampling", bench)
-    )
+    ours = () if task.contender in OPTUNA else ("spica_async/sampling",)
+    return digest_of("benchmarks/synthetic", *ours)
 
 
 def _options() -> argparse.Namespace:

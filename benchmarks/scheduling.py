@@ -7,7 +7,7 @@ Searches a space of eleven parameters with the fast optimizer, a worker's real s
 in-process bus; only the replays are simulated: they sleep for a time that depends on the sample,
 and score what a function of the sample says. Five seeds at 8 slots, the first of them alone at 1,
 2, 4 and 16; all on one core. Each search is kept in the output folder as soon as it has ended, and
-run only if the same code has not run it. The whole takes about half an hour. The exit code is 1 when the
+run only if the same code has not run it. The whole takes about an hour. The exit code is 1 when the
 continuous schedule misses a goal.
 """
 

@@ -7,8 +7,9 @@ from typing import Literal
 
 import pytest
 from pydantic import ValidationError
+from synthetic import records as records_module
 from synthetic.measuring import Ask, Record, Task
-from synthetic.records import Records
+from synthetic.records import Records, digest_of
 from synthetic.tables import goals
 
 from spica_async.sampling.port import SamplerStats
@@ -30,16 +31,37 @@ def verdicts(*records: Record) -> dict[str, bool]:
     return {goal.subject: goal.is_met for goal in goals(records)}
 
 
+def one_code(_: object) -> str:
+    return "this"
+
+
+def test_a_digest_changes_with_the_sources_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(records_module, "ROOT", tmp_path)
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "a.py").write_text("a = 1\n")
+    digest = digest_of.__wrapped__
+    before = digest("code")
+    (tmp_path / "code" / "notes.txt").write_text("a = 2\n")
+    assert digest("code") == before
+    (tmp_path / "code" / "a.py").write_text("a = 2\n")
+    assert digest("code") != before
+
+
 def test_a_file_of_records_is_read_again(tmp_path: Path) -> None:
     path = tmp_path / "new" / "records.jsonl"
-    records = Records(path, Record)
+    records = Records(path, Record, code_of=one_code)
     records.add(record(task(seed=1), best=10.0))
     records.add(record(task(seed=2), best=20.0))
-    again = Records(path, Record)
+    again = Records(path, Record, code_of=one_code)
     assert again[task(seed=2)] == record(task(seed=2), best=20.0)
     assert task(seed=1) in again
     assert task(seed=3) not in again
-    assert task(seed=1) not in Records(path, Record, fresh=True)
+    other = Records(path, Record, code_of=lambda of: "this" if of == task(seed=2) else "other")
+    assert task(seed=1) not in other
+    assert task(seed=2) in other
+    assert task(seed=1) not in Records(path, Record, code_of=one_code, fresh=True)
     assert path.read_text() == ""
 
 
@@ -47,7 +69,7 @@ def test_a_file_that_holds_something_else_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "records.jsonl"
     path.write_text('{"task": 1}\n')
     with pytest.raises(ValidationError):
-        Records(path, Record)
+        Records(path, Record, code_of=one_code)
 
 
 def test_the_medians_of_the_seeds_are_compared() -> None:
