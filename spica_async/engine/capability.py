@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from schemas.goal import PlannerTarget
 from schemas.messages import Sample, SyntheticLoad
-from spica_async.engine.capacity import one_line
 from spica_async.engine.evaluation import replay, replay_arguments
+from spica_async.engine.refusals import one_line
 
 UNREPRESENTABLE_SCALARS: Final[Mapping[str, str]] = MappingProxyType(
     {"offload_batch_size": "the replay copies each block by itself: it has no batches"}

@@ -13,8 +13,9 @@ from typing import Any, Final
 
 from schemas.search_space import Role
 from spica_async.engine import runtime
-from spica_async.engine.capacity import launch_config, one_line
 from spica_async.engine.config import SampleView
+from spica_async.engine.launch import launch_config
+from spica_async.engine.refusals import one_line
 
 _SDK: Final = "aisimulate_core.sdk"
 

@@ -23,19 +23,19 @@ from schemas.messages import (
 )
 from schemas.search_space import Role
 from spica_async.engine import runtime
-from spica_async.engine.capacity import (
-    RejectionKind,
-    ShapeRejectedError,
-    is_unsupported,
-    normalized_engine,
-    one_line,
-)
 from spica_async.engine.config import (
     Arguments,
     planner_arguments,
     roles,
     router_arguments,
     shape_field,
+)
+from spica_async.engine.launch import normalized_engine
+from spica_async.engine.refusals import (
+    RejectionKind,
+    ShapeRejectedError,
+    is_unsupported,
+    one_line,
 )
 
 _REPLAY: Final = "dynamo.replay.api"

@@ -15,8 +15,8 @@ from schemas.search_space import (
     PinnedShape,
     Role,
 )
-from spica_async.engine.capacity import ShapeRejectedError
 from spica_async.engine.facts import NoPerfDatabaseError
+from spica_async.engine.refusals import ShapeRejectedError
 from spica_async.errors import InputError
 from spica_async.plan.types import Dropped, PlanningEngine, Progress
 from spica_async.sample import static_sample

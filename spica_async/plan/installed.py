@@ -16,6 +16,7 @@ from schemas.messages import Sample
 from schemas.search_space import Backend, DeploymentMode, Role
 from spica_async.engine import capability, capacity, estimates, facts, planner
 from spica_async.engine.config import engine_config
+from spica_async.engine.refusals import RejectionKind, ShapeRejectedError
 from spica_async.forecast import Predictor, Window
 from spica_async.plan.answers import Answers
 from spica_async.sample import sample_key
@@ -23,7 +24,7 @@ from spica_async.sample import sample_key
 
 @dataclass(frozen=True, slots=True)
 class _Rejected:
-    kind: capacity.RejectionKind
+    kind: RejectionKind
     reason: str
 
 
@@ -86,13 +87,13 @@ class InstalledEngine:
         def ask() -> int | _Rejected:
             try:
                 return capacity.kv_tokens_per_rank(sample, role)
-            except capacity.ShapeRejectedError as error:
+            except ShapeRejectedError as error:
                 return _Rejected(error.kind, error.reason)
 
         question = ("kv_tokens_per_rank", engine_config(sample, role))
         answer = self._answers.recall(question, _TOKENS, ask)
         if isinstance(answer, _Rejected):
-            raise capacity.ShapeRejectedError(answer.kind, answer.reason)
+            raise ShapeRejectedError(answer.kind, answer.reason)
         return answer
 
     def probe_replay(self, sample: Sample) -> str | None:

@@ -76,8 +76,11 @@ class VizierDefaultDesigner:
         return jax.random.PRNGKey(derive_seed(self._study, "ask", request.first))
 
     def _ask(self, bandit: VizierGPUCBPEBandit, request: AskRequest) -> list[Assignment]:
+        # Only then it exploits what it knows with its first suggestion. That one of the pending
+        # suggestions was made later than one of the told ones says nothing about it.
+        told_before = request.first if request.has_news else 0
         bandit.update(
-            vza.CompletedTrials([to_completed(trial) for trial in request.history]),
+            vza.CompletedTrials([to_completed(trial, told_before) for trial in request.history]),
             vza.ActiveTrials([to_active(suggestion) for suggestion in request.pending]),
         )
         return [

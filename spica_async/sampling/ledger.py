@@ -22,6 +22,7 @@ class TrialLedger:
         self._study = study
         self._history: dict[int, Trial] = {}
         self._pending: dict[int, Suggestion] = {}
+        self._told_before_last_ask = 0
 
     def request(self, count: int) -> AskRequest:
         """Returns an ask for the next `count` suggestions.
@@ -36,11 +37,13 @@ class TrialLedger:
             count=count,
             history=tuple(self._history[number] for number in sorted(self._history)),
             pending=tuple(self._pending[number] for number in sorted(self._pending)),
+            has_news=len(self._history) > self._told_before_last_ask,
         )
 
-    def add(self, suggestions: Iterable[Suggestion]) -> None:
-        """Takes in suggestions, numbered on, as pending."""
-        self._pending.update({suggestion.number: suggestion for suggestion in suggestions})
+    def answer(self, request: AskRequest, suggestions: Iterable[Suggestion]) -> None:
+        """Takes in the suggestions of an ask, numbered on, as pending."""
+        self._told_before_last_ask = len(request.history)
+        self._add(suggestions)
 
     def place(self, assignments: Sequence[Assignment]) -> list[Suggestion]:
         """Numbers the caller's own assignments and takes them in as pending.
@@ -51,7 +54,7 @@ class TrialLedger:
         accepted = [accept(self._study.parameters, assignment) for assignment in assignments]
         first = len(self._history) + len(self._pending)
         placed = [Suggestion(first + i, assignment) for i, assignment in enumerate(accepted)]
-        self.add(placed)
+        self._add(placed)
         return placed
 
     def tell(self, trials: Sequence[Trial]) -> None:
@@ -69,6 +72,9 @@ class TrialLedger:
         self._history.update(told)
         for number in told:
             del self._pending[number]
+
+    def _add(self, suggestions: Iterable[Suggestion]) -> None:
+        self._pending.update({suggestion.number: suggestion for suggestion in suggestions})
 
     def _check(self, trial: Trial) -> None:
         suggestion = self._pending.get(trial.number)

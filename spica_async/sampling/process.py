@@ -129,7 +129,7 @@ class SamplerProcess:
                 self.stats.suggest_seconds += time.perf_counter() - started
             self.stats.asks += 1
             self.stats.suggestions += count
-            self._ledger.add(suggestions)
+            self._ledger.answer(request, suggestions)
             return suggestions
 
     async def place(self, assignments: Sequence[Assignment]) -> list[Suggestion]:

@@ -36,9 +36,9 @@ class RandomSampler:
             ValueError: If `count` is below 1.
         """
         started = time.perf_counter()
-        first = self._ledger.request(count).first
-        suggestions = draw_spread(self._study, range(first, first + count))
-        self._ledger.add(suggestions)
+        request = self._ledger.request(count)
+        suggestions = draw_spread(self._study, range(request.first, request.first + count))
+        self._ledger.answer(request, suggestions)
         self.stats.suggest_seconds += time.perf_counter() - started
         self.stats.asks += 1
         self.stats.suggestions += count

@@ -40,13 +40,17 @@ def to_problem(study: Study) -> vz.ProblemStatement:
     return problem
 
 
-def to_completed(trial: Trial) -> vz.CompletedTrial:
+def to_completed(trial: Trial, told_before: int) -> vz.CompletedTrial:
     """Returns a told trial for Vizier.
 
     The designer compares times to see whether it has learnt anything since the pending trials were
-    made. Clocks would make its proposals differ from run to run, so a trial's number is its time.
+    made. Clocks would make its proposals differ from run to run, so numbers are times.
+
+    Args:
+        trial: What was told.
+        told_before: Number of the first suggestion that was made with this known.
     """
-    time = _time_of(trial.number)
+    time = _time_of(told_before)
     completed = vz.Trial(
         id=trial.number + 1,
         parameters=trial.assignment,

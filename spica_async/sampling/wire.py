@@ -51,12 +51,14 @@ class AskRequest:
         count: How many suggestions to make.
         history: The trials told so far, by ascending number.
         pending: The suggestions not told yet, by ascending number.
+        has_news: Whether anything was told after the ask before this one.
     """
 
     first: int
     count: int
     history: tuple[Trial, ...]
     pending: tuple[Suggestion, ...]
+    has_news: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,6 @@ from schemas.config import SmartSearchConfig
 from schemas.goal import PlannerTarget
 from schemas.messages import Sample, TraceLoad
 from schemas.search_space import Backend, DeploymentMode, Role
-from spica_async.engine.capacity import ShapeRejectedError
 from spica_async.engine.estimates import Steps, StepTimes
 from spica_async.engine.facts import (
     HardwareFacts,
@@ -23,6 +22,7 @@ from spica_async.engine.facts import (
     UnknownModelError,
     UnknownSkuError,
 )
+from spica_async.engine.refusals import ShapeRejectedError
 from spica_async.errors import InputError
 from spica_async.forecast import Predictor, Window
 from spica_async.plan.build import plan_sweep

@@ -10,11 +10,9 @@ from support.engine_samples import GLM, MINIMAX, agg, disagg, minimax, shape
 from schemas.messages import Sample
 from schemas.search_space import Role
 from spica_async.engine import runtime
-from spica_async.engine.capacity import (
-    ShapeRejectedError,
-    kv_tokens_per_rank,
-    normalized_engine,
-)
+from spica_async.engine.capacity import kv_tokens_per_rank
+from spica_async.engine.launch import normalized_engine
+from spica_async.engine.refusals import ShapeRejectedError
 
 BACKENDS = ["vllm", "sglang", "trtllm"]
 DENSE = agg()

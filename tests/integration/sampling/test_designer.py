@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.sampling_histories import SPACES, request_of, study_of
@@ -239,6 +240,33 @@ async def test_a_replaced_process_suggests_the_same(
     kept = await suggested(study, replace_always=False)
     assert await suggested(study, replace_always=True) == kept
     assert (tmp_path / "spica-async" / "jax").is_dir()
+
+
+@pytest.mark.parametrize("has_news", [True, False])
+def test_the_designer_exploits_what_is_new_although_later_suggestions_are_pending(
+    *, has_news: bool
+) -> None:
+    from vizier import algorithms as vza
+    from vizier._src.algorithms.designers.gp_ucb_pe import _has_new_completed_trials
+
+    from spica_async.sampling.designer import VizierDefaultDesigner
+
+    study = Study("agg", 3, PARAMETERS, ONE)
+    trials = history_of(study, 6)
+    history = tuple(trials[number] for number in (0, 1, 3))
+    pending = tuple(Suggestion(number, trials[number].assignment) for number in (2, 4, 5))
+    seen: list[bool] = []
+
+    class Bandit:
+        def update(self, told: vza.CompletedTrials, waiting: vza.ActiveTrials) -> None:
+            seen.append(_has_new_completed_trials(told.trials, waiting.trials))
+
+        def suggest(self, count: int) -> list[Any]:
+            return []
+
+    request = AskRequest(6, 2, history, pending, has_news)
+    VizierDefaultDesigner(study)._ask(Bandit(), request)
+    assert seen == [has_news]
 
 
 @pytest.mark.slow

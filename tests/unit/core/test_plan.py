@@ -11,7 +11,7 @@ from support.planning import ROOMY, FakeEngine, configs, plan, refusal, reject_t
 
 from schemas.messages import Sample
 from schemas.search_space import Role
-from spica_async.engine.capacity import ShapeRejectedError
+from spica_async.engine.refusals import ShapeRejectedError
 from spica_async.plan.types import Dropped
 from spica_async.space.capacity import CapacityKey
 from spica_async.space.pool import ParallelConfig, RoleDeployment

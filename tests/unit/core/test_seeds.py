@@ -13,8 +13,8 @@ from support.planning import ROOMY, FakeEngine, plan, scaling
 
 from schemas.messages import Sample, TraceLoad
 from schemas.search_space import Backend, Role
-from spica_async.engine.capacity import ShapeRejectedError
 from spica_async.engine.estimates import Steps, StepTimes
+from spica_async.engine.refusals import ShapeRejectedError
 from spica_async.plan.describe import describe_plan
 from spica_async.plan.types import SweepPlan
 from spica_async.sampling.assignments import centre

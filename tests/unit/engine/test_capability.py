@@ -8,7 +8,7 @@ from spica_async.engine.capability import (
     ignored_knobs,
     unread_planner_knobs,
 )
-from spica_async.engine.capacity import is_unsupported
+from spica_async.engine.refusals import is_unsupported
 
 
 def test_every_entry_is_a_field_of_the_search_space_and_has_a_reason() -> None:

@@ -79,6 +79,8 @@ def test_tables_that_somebody_removed_are_written_again(cache: Path) -> None:
     assert (first.systems / "whole").is_file()
 
 
+# Another test of this process may have loaded JAX, which warns; the children do without it.
+@pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")
 def test_processes_that_need_the_same_write_it_once(cache: Path) -> None:
     forked = multiprocessing.get_context("fork")  # Nothing of the engine is loaded here.
     processes = [

@@ -80,16 +80,19 @@ class LedgerMachine(RuleBasedStateMachine):
         super().__init__()
         self.ledger = TrialLedger(STUDY)
         self.told: list[bool] = []
+        self.is_news = False
 
     def assignment(self, number: int) -> Assignment:
         return OWN if number % 2 else draw(STUDY, number)
 
     @rule(count=st.integers(1, 3))
     def suggest(self, count: int) -> None:
-        first = self.ledger.request(count).first
-        assert first == len(self.told)
-        self.ledger.add(Suggestion(first + i, self.assignment(first + i)) for i in range(count))
+        request = self.ledger.request(count)
+        assert request.first == len(self.told)
+        numbers = range(request.first, request.first + count)
+        self.ledger.answer(request, [Suggestion(n, self.assignment(n)) for n in numbers])
         self.told += [False] * count
+        self.is_news = False
 
     @rule(count=st.integers(0, 3))
     def place(self, count: int) -> None:
@@ -106,6 +109,7 @@ class LedgerMachine(RuleBasedStateMachine):
         if number < len(self.told) and not self.told[number] and sound:
             self.ledger.tell([trial])
             self.told[number] = True
+            self.is_news = True
         else:
             with pytest.raises(ValueError, match=f"trial {number}"):
                 self.ledger.tell([trial])
@@ -113,6 +117,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @invariant()
     def every_trial_is_either_told_or_pending(self) -> None:
         request = self.ledger.request(1)
+        assert request.has_news is self.is_news
         assert [trial.number for trial in request.history] == [
             number for number, told in enumerate(self.told) if told
         ]

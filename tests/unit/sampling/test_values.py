@@ -324,20 +324,19 @@ def test_a_trial_carries_metrics_times_and_projection() -> None:
     from spica_async.sampling.vizier_study import to_active, to_completed
 
     trial = Trial(4, {"f": 0.5}, {"throughput": 2.0}, {"distance": 0.25, "config": {"tp": 2}})
-    completed = to_completed(trial)
+    completed = to_completed(trial, 6)
     assert completed.is_completed
     assert not completed.infeasible
     assert completed.final_measurement_or_die.metrics["throughput"].value == 2.0
     projection = completed.metadata.ns("spica_projection")
     assert dict(projection) == {"distance": "0.25", "config": '{"tp": 2}'}
 
-    failed = to_completed(Trial(5, {"f": 0.5}, None))
+    failed = to_completed(Trial(5, {"f": 0.5}, None), 6)
     assert failed.infeasible
-    # What was suggested later is newer, whatever the clock said when it was told.
-    active = to_active(Suggestion(6, {"f": 0.5}))
+    # It was told before that was suggested, whatever its own number is.
+    active = to_active(Suggestion(7, {"f": 0.5}))
     assert completed.completion_time is not None
-    assert failed.completion_time is not None
-    assert completed.completion_time < failed.completion_time < active.creation_time
+    assert completed.completion_time == failed.completion_time < active.creation_time
     assert not active.is_completed
 
 

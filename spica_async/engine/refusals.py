@@ -1,0 +1,68 @@
+"""What the engine says against a deployment, told apart by its words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final, Literal
+
+RejectionKind = Literal["no_kv_room", "indivisible", "no_performance_data", "unsupported"]
+
+# What the core says of a shape that cannot be, and what it means. All else is an error of ours.
+_REJECTIONS: Final[tuple[tuple[str, RejectionKind], ...]] = (
+    ("no KV budget", "no_kv_room"),
+    ("Invalid quantized MoE configuration", "indivisible"),
+    ("divisible by", "indivisible"),
+    ("required op-level data unavailable", "no_performance_data"),
+    ("no backend version is available", "no_performance_data"),
+)
+
+
+# How the engine words that a combination is beyond it, rather than wrong.
+_UNSUPPORTED_PHRASES: Final = (
+    "is supported only for backend=",
+    "override requires backend=",
+    "does not support",
+    "unsupported",
+    "not implemented",
+)
+
+
+class ShapeRejectedError(Exception):
+    """The engine cannot run this parallel shape: a fact about the shape, not a fault.
+
+    Attributes:
+        kind: What the fact is about.
+        reason: One line for a person.
+    """
+
+    def __init__(self, kind: RejectionKind, reason: str) -> None:
+        super().__init__(reason)
+        self.kind = kind
+        self.reason = reason
+
+
+@contextmanager
+def rejections() -> Iterator[None]:
+    """Tell facts about a shape, in whatever words of the engine, from all other errors."""
+    try:
+        yield
+    except ValueError as error:
+        for phrase, kind in _REJECTIONS:
+            if phrase in str(error):
+                raise ShapeRejectedError(kind, one_line(error)) from error
+        if is_unsupported(error):
+            raise ShapeRejectedError("unsupported", one_line(error)) from error
+        raise
+
+
+def is_unsupported(error: BaseException) -> bool:
+    """Whether the engine says that it cannot do this at all, whatever the values."""
+    text = str(error).lower()
+    return any(phrase in text for phrase in _UNSUPPORTED_PHRASES)
+
+
+def one_line(error: BaseException, limit: int = 300) -> str:
+    """An error's message without line breaks, cut to `limit` characters."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= limit else f"{text[: limit - 3]}..."
