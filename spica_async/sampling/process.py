@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -44,7 +45,7 @@ class SamplerProcess:
         suggest_timeout_seconds: Longest wait for the answer to one ask, in seconds.
         designer: Import path, `module:name`, of the factory of what runs in the process.
         seeds: How many trials, placed ones among them, are spread over the space before the
-            process is asked. It is not asked before one result is told, unless this is 0.
+            process is asked, and not one more unless no result is told yet. With 0 it makes all.
         max_memory_mb: Resident memory at which a process is replaced, in MiB.
         log_path: Where the process's stderr is appended; nowhere if None.
 
@@ -150,15 +151,31 @@ class SamplerProcess:
         """
         self._ledger.tell(trials)
 
-    def _is_for_seeds(self, request: AskRequest) -> bool:
-        return request.first < self._seeds or (self._seeds > 0 and not request.history)
+    def _seeds_of(self, request: AskRequest) -> int:
+        """Returns how many of the suggestions that are asked for need no model."""
+        if self._seeds > 0 and not request.history:
+            return request.count
+        return min(max(self._seeds - request.first, 0), request.count)
 
     async def _suggest(self, request: AskRequest) -> list[Suggestion]:
-        numbers = range(request.first, request.first + request.count)
-        if self._is_for_seeds(request):
+        seeds = self._seeds_of(request)
+        if seeds == 0:
+            return await self._suggest_by_model(request)
+        drawn = draw_spread(self._study, range(request.first, request.first + seeds))
+        if seeds == request.count:
             if self._channel is not None:
                 self._channel.prepare(request)
-            return draw_spread(self._study, numbers)
+            return drawn
+        rest = replace(
+            request,
+            first=request.first + seeds,
+            count=request.count - seeds,
+            pending=(*request.pending, *drawn),
+        )
+        return [*drawn, *await self._suggest_by_model(rest)]
+
+    async def _suggest_by_model(self, request: AskRequest) -> list[Suggestion]:
+        numbers = range(request.first, request.first + request.count)
         try:
             assignments = await self._propose(request)
         except DesignerFaultError as fault:

@@ -357,6 +357,19 @@ async def test_placed_trials_are_among_the_seeds() -> None:
     assert suggestion.assignment["x"] == pytest.approx(0.006 + 4e-6 + 2e-9, abs=1e-12)
 
 
+async def test_an_ask_across_the_last_seed_asks_the_process_for_the_rest() -> None:
+    async with sampler_with("Honest", seeds=6) as sampler:
+        first = await sampler.ask(4)
+        await sampler.tell([measured(first[0])])
+        mixed = await sampler.ask(5)
+        assert [suggestion.number for suggestion in mixed] == [4, 5, 6, 7, 8]
+        assert mixed[:2] == [Suggestion(number, draw(STUDY, number)) for number in (4, 5)]
+        # Ask 6, with 1 told and 3 + 2 pending.
+        codes = [suggestion.assignment["x"] for suggestion in mixed[2:]]
+        assert codes == pytest.approx([0.006 + 1e-6 + 5e-9] * 3, abs=1e-12)
+        assert await asked_process(sampler)
+
+
 @pytest.mark.parametrize(("parameters", "seeds"), [(1, 8), (4, 8), (5, 10), (8, 16), (30, 16)])
 def test_a_larger_space_takes_more_seeds(parameters: int, seeds: int) -> None:
     floats = tuple(FloatParameter(f"x{number}", 0.0, 1.0) for number in range(parameters))
