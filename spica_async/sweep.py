@@ -97,11 +97,14 @@ class Sweep:
 
         recorder = _Recorder(self.folder, self.display)
         search: Search | None = None
+        slots = 0
 
         def on_fleet(view: FleetView) -> None:
+            nonlocal slots
+            slots = view.slots
             recorder.fleet(view)
             if search is not None:
-                search.suit(view.slots)
+                search.suit(slots)
 
         async with Evaluations.open(
             bus,
@@ -119,6 +122,7 @@ class Sweep:
                 observer=recorder,
                 elapsed=elapsed,
             )
+            search.suit(slots)  # Workers may have been heard of already.
             cut_short: CutShort | None = "interrupted"
             try:
                 limit = self.plan.config.sweep.max_seconds
