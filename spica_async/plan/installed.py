@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -149,8 +149,4 @@ class InstalledEngine:
 
 def _step_question(sample: Sample, role: Role, steps: estimates.Steps) -> tuple[Any, ...]:
     timing = engine_config(sample, role)["engine"]["timing_model"]["config"]
-    return (
-        "step_times",
-        timing,
-        (steps.isl, steps.cached, steps.context, steps.prefill_batches, steps.decode_batches),
-    )
+    return ("step_times", timing, astuple(steps))

@@ -117,10 +117,8 @@ class DesignerChannel:
                         return Answer(assignments, _costs.validate_python(costs))
                     except ValidationError as error:
                         raise DesignerFaultError("the optimizer process wrote garbage") from error
-                case {"fault": str(fault), "detail": str(detail)}:
-                    raise DesignerFaultError(f"the optimizer raised {fault}", detail)
-                case _:
-                    raise DesignerFaultError("the optimizer process wrote garbage")
+                case message:
+                    raise _fault_of(message)
 
     def prepare(self, answered: AskRequest) -> None:
         """Has the process prepare for the ask after `answered`, without being waited for."""
@@ -137,13 +135,9 @@ class DesignerChannel:
                 message = await self._read()
         except TimeoutError:
             return False
-        match message:
-            case {"prepared": True}:
-                return True
-            case {"fault": str(fault), "detail": str(detail)}:
-                raise DesignerFaultError(f"the optimizer raised {fault}", detail)
-            case _:
-                raise DesignerFaultError("the optimizer process wrote garbage")
+        if message != {"prepared": True}:
+            raise _fault_of(message)
+        return True
 
     async def _read(self) -> object:
         try:
@@ -177,6 +171,15 @@ class DesignerChannel:
         # Not drained: one request at a time is outstanding, and a process that ended is noticed
         # by its missing answer, which may still hold the reason.
         self._requests.write(frame(pickle.dumps(message)))
+
+
+def _fault_of(message: object) -> DesignerFaultError:
+    """What is wrong with a process that answers this, which is no answer."""
+    match message:
+        case {"fault": str(fault), "detail": str(detail)}:
+            return DesignerFaultError(f"the optimizer raised {fault}", detail)
+        case _:
+            return DesignerFaultError("the optimizer process wrote garbage")
 
 
 def _environment() -> dict[str, str]:

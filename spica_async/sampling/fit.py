@@ -23,8 +23,7 @@ class LbfgsFit:
     """SciPy's L-BFGS-B over one flat vector of logarithms: an `ard_optimizer` for Vizier's bandit.
 
     Variances and length scales span orders of magnitude: over their logarithms a fit converges in
-    a quarter of the evaluations, so that five starts cost little more
-    than one would.
+    a quarter of the evaluations, so that five starts cost little more than one would.
 
     Vizier's own wrapper of the same algorithm takes the hyper-parameters apart and puts them
     together with JAX around every evaluation, which costs more than the evaluation, and compiles

@@ -6,8 +6,9 @@ import shutil
 from pathlib import Path
 
 import pytest
+from support.results import RESULT
 
-from schemas.results import CandidateRecord, SweepResult, SweepTimings, Tally
+from schemas.results import CandidateRecord
 from spica_async.errors import InputError, SpicaError
 from spica_async.results import ResultsFolder
 
@@ -23,27 +24,6 @@ RECORD = CandidateRecord(
     config={},
     source="optimizer",
     found_seconds=1.0,
-)
-RESULT = SweepResult(
-    reason="it is done",
-    sweep_id="sweep",
-    status="nothing_feasible",
-    ranking=[],
-    tally=Tally(),
-    timings=SweepTimings(
-        total=2.0,
-        planning=1.0,
-        search=1.0,
-        optimizer=0.0,
-        compiling=0.0,
-        compile_waits=0.0,
-        optimizer_starts=0.0,
-        evaluations=0.0,
-    ),
-    branches=[],
-    results_dir="results/sweep",
-    seed=1,
-    versions={},
 )
 
 

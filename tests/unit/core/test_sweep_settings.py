@@ -6,15 +6,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
+from support.results import RESULT
 
 from schemas.config import SmartSearchConfig, SweepControl
 from schemas.goal import OptimizationGoal, OptimizationTarget, SLATarget
 from schemas.results import (
     BranchResult,
     RankedCandidate,
-    SweepResult,
     SweepStatus,
-    SweepTimings,
     Tally,
 )
 from spica_async.cli.run import exit_code
@@ -111,37 +110,18 @@ def test_the_exit_code_is_0_only_where_something_serves_the_goal(
     goal = OptimizationGoal(
         target=OptimizationTarget.GOODPUT, sla=SLATarget(ttft_ms=1.0, itl_ms=1.0)
     )
-    result = SweepResult(
-        sweep_id="sweep",
-        status=status,
-        reason="it ended",
-        ranking=[
-            RankedCandidate(
-                candidate_id=str(number),
-                score=value,
-                objectives={"goodput": value},
-                used_gpus=1,
-                config={},
-                metrics={},
-            )
-            for number, value in enumerate(goodput)
-        ],
-        tally=Tally(),
-        timings=SweepTimings(
-            total=1,
-            planning=0,
-            search=1,
-            optimizer=0,
-            compiling=0,
-            compile_waits=0,
-            optimizer_starts=0,
-            evaluations=1,
-        ),
-        branches=[],
-        results_dir="results",
-        seed=1,
-        versions={},
-    )
+    ranking = [
+        RankedCandidate(
+            candidate_id=str(number),
+            score=value,
+            objectives={"goodput": value},
+            used_gpus=1,
+            config={},
+            metrics={},
+        )
+        for number, value in enumerate(goodput)
+    ]
+    result = RESULT.model_copy(update={"status": status, "ranking": ranking})
     assert exit_code(result, goal) == code
 
 
