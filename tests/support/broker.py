@@ -252,7 +252,11 @@ class BrokerNode:
             BrokerError: the node is not there, or evaluation failed.
         """
         address = f"127.0.0.1:{self._distribution_port}"
-        answer = self._run(["erl_call", "-r", "-address", address, "-e"], f"{expressions}.\n")
+        # A name of our own: `-r` draws the same one for a whole second, and the node refuses a name
+        # whose connection before is still being taken down.
+        name = f"caller-{secrets.token_hex(8)}"
+        command = ["erl_call", "-h", name, "-address", address, "-e"]
+        answer = self._run(command, f"{expressions}.\n")
         value = re.fullmatch(r"\{ok, (.*)\}\s*", answer, re.DOTALL)
         if value is None:
             raise BrokerError(f"{expressions} gave {answer}")
