@@ -40,6 +40,7 @@ from synthetic.records import Records, digest_of
 from schemas.messages import EvaluationRequest, Measurement
 from spica_async.cli.logs import log_warnings_to_stderr
 from spica_async.evaluations import Evaluations
+from spica_async.journal.log import NoLog
 from spica_async.judging import study_objectives
 from spica_async.proposals import Proposer, StudyProposer
 from spica_async.sample import sample_key
@@ -191,11 +192,11 @@ async def carry_out(task: Task, log_folder: Path) -> Record:
             sweep_id="sweep",
             plan=sweep_plan,
             trace=None,
-            evaluations=evaluations,
+            log=NoLog(),
             observer=Ledger(),
             elapsed=time.perf_counter,
         )
-        await search.run(open_proposer)
+        await search.run(open_proposer, evaluations)
     (branch,) = search.branches
     if branch.stats.stand_ins:
         # What was measured then is a quasi-random draw.

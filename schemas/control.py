@@ -20,9 +20,15 @@ class RollCall(MessageModel):
 
 
 class SweepCancellation(MessageModel):
-    """Nobody waits for what of this sweep has not started; what runs has a while to end."""
+    """Nobody waits for what of this run of a sweep, or one before, has not started.
+
+    What runs has a while to end.
+    """
 
     sweep_id: str = Field(min_length=1)
+    run: int = Field(
+        default=1, ge=1, description="the run that is over; a later one has requests of its own"
+    )
     grace_seconds: float = Field(ge=0, description="from now on, for evaluations that run")
 
 

@@ -98,6 +98,9 @@ class EvaluationRequest(MessageModel):
 
     evaluation_id: str = Field(min_length=1)
     sweep_id: str = Field(min_length=1)
+    run: int = Field(
+        default=1, ge=1, description="how often the sweep was begun or resumed when it was sent"
+    )
     sample: Sample
     load: Load
     sla: SLATarget | None = None

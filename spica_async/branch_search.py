@@ -3,346 +3,219 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Literal
 
-from schemas.config import SmartSearchConfig, SweepControl
+from schemas.config import SmartSearchConfig
+from schemas.journal import Concluded, Measured, OptimizerCosts, Requested, Suggested, Told
 from schemas.messages import EvaluationRequest, EvaluationResult, TraceLoad
-from schemas.results import CandidateRecord, CandidateTimings
-from spica_async.branch import (
-    BranchState,
-    ContinuousState,
-    Disposition,
-    RoundsState,
-    Tell,
-    batch_for,
-)
+from spica_async.branch import ContinuousState, Tell
+from spica_async.branch_course import BranchCourse, Evaluation
+from spica_async.branch_resume import CatchUp
 from spica_async.evaluations import EvaluationGivenUpError, Evaluations
-from spica_async.fleet import FleetView
-from spica_async.judging import Judged, judge, metrics_for_sampler, refuse
+from spica_async.journal.log import FactLog
 from spica_async.loads import load_of
-from spica_async.plan.budget import enumerable_points
 from spica_async.proposals import Proposal, Proposer
-from spica_async.sample import (
-    ResolvedSample,
-    SampleContext,
-    resolve_kv_load,
-    sample_key,
-    unroll_sample,
-)
-from spica_async.sampling.port import SamplerStats
-from spica_async.scoring import Candidate
-from spica_async.space.branch import BranchSpace, Selection
-from spica_async.stagnation import Stagnation
-
-
-class Observer(Protocol):
-    """Hears of what happens in a sweep, as it happens."""
-
-    def evaluated(self, record: CandidateRecord) -> None:
-        """A unique sample has its verdict."""
-
-    def progressed(self, branch: BranchSearch) -> None:
-        """Something of the branch has changed."""
-
-    def fleet(self, view: FleetView) -> None:
-        """Something of the workers has changed."""
+from spica_async.space.branch import Selection
 
 
 @dataclass(frozen=True, slots=True)
-class _Evaluation:
-    """A unique sample on its way through the bus."""
+class _Means:
+    """What a branch that runs works with."""
 
-    key: str
-    proposal: Proposal
-    resolved: ResolvedSample
-    round: int
+    proposer: Proposer
+    evaluations: Evaluations
+    evaluating: asyncio.TaskGroup
 
 
 class BranchSearch:
-    """One branch under way. The state machine decides; this carries out what it decides.
+    """One branch under way. The course decides; this carries out what it decides.
 
-    Attributes:
-        space: what is searched.
-        state: budget, attempts and known samples, under the sweep's schedule.
-        candidates: what was measured, in the order of its arrival.
-        evaluation_seconds: the workers' time for this branch.
-        stats: what was asked of the source of proposals, and how long that took.
-        converged: whether it no longer got better for as long as the sweep's patience allows.
+    Whatever changes the course is written to the log first, and applied to it then.
+
+    Args:
+        course: of the branch.
+        sweep_id: of the sweep.
+        config: of the sweep.
+        trace: the trace of the workload, if it is one.
+        log: takes the facts.
+        elapsed: the seconds that the sweep has run for.
+        progressed: called when something of the course has changed.
+        after_told: awaited when candidates have been told.
     """
 
     def __init__(
         self,
+        course: BranchCourse,
         *,
         sweep_id: str,
         config: SmartSearchConfig,
-        context: SampleContext,
         trace: TraceLoad | None,
-        space: BranchSpace,
-        evaluations: Evaluations,
-        observer: Observer,
+        log: FactLog,
         elapsed: Callable[[], float],
-        on_told: Callable[[Candidate], None],
+        progressed: Callable[[], None],
+        after_told: Callable[[], Awaitable[None]],
     ) -> None:
-        self.space = space
-        self.state = branch_state(config, space)
-        self.candidates: list[Candidate] = []
-        self.evaluation_seconds = 0.0
-        self.stats = SamplerStats()
-        self.converged = False
+        self.course = course
+        self._mode = course.space.mode
         self._sweep_id = sweep_id
         self._config = config
-        self._context = context
         self._trace = trace
-        self._evaluations = evaluations
-        self._observer = observer
+        self._log = log
         self._elapsed = elapsed
-        self._on_told = on_told
-        self._stagnation = stagnation(config)
-        self._judged: dict[str, Judged] = {}
-        self._weighed: set[str] = set()
-        self._untold: dict[int, Proposal] = {}
-        self._to_tell: asyncio.Queue[list[Tell]] = asyncio.Queue()
+        self._progressed = progressed
+        self._after_told = after_told
+        self._to_tell: asyncio.Queue[Sequence[Tell]] = asyncio.Queue()
         self._evaluating: set[asyncio.Task[None]] = set()
         self._stopped = False
 
-    @property
-    def sweep(self) -> SweepControl:
-        """The limits that the sweep sets."""
-        return self._config.sweep
+    async def run(self, proposer: Proposer, evaluations: Evaluations, catch_up: CatchUp) -> None:
+        """Search until the branch's state is final.
 
-    @property
-    def budget(self) -> int:
-        """Unique successes that the sweep asks of the branch."""
-        return self._config.sweep.max_rounds * self._config.sweep.per_round
-
-    async def run(self, proposer: Proposer) -> None:
-        """Search until the branch's state is final."""
-        self.stats = proposer.stats
+        Args:
+            proposer: of its proposals.
+            evaluations: of the sweep.
+            catch_up: what an earlier run of the sweep has left to do.
+        """
+        state = self.course.state
+        proposer.stats.add(self.course.stats)
+        self.course.stats = proposer.stats
         async with asyncio.TaskGroup() as evaluating:
+            means = _Means(proposer, evaluations, evaluating)
+            await self._catch_up(means, catch_up)
             # The last replays may end while the sampler is still told of duplicates.
-            while not (self.state.finished and self._to_tell.empty()):
+            while not (state.finished and self._to_tell.empty()):
                 # What has been measured is told before anything more is asked.
-                if self.state.wanted and self._to_tell.empty() and not self._stopped:
-                    await self._propose(proposer, evaluating)
+                if state.wanted and self._to_tell.empty() and not self._stopped:
+                    await self._propose(means)
                 else:
-                    await self._tell(proposer, await self._to_tell.get())
-                self._observer.progressed(self)
+                    await self._tell(means, await self._to_tell.get())
+                self._progressed()
 
     def stop(self) -> frozenset[asyncio.Task[None]]:
         """Propose nothing more. See `Search.stop`."""
         self._stopped = True
         return frozenset(self._evaluating)
 
-    def conclude(self) -> None:
+    async def conclude(self, by: Literal["branch", "sweep"]) -> None:
         """Propose nothing more, and end when nothing is in flight."""
-        # Both the sweep and, with its last measurements, the branch may come to this.
-        if not self.state.finished:
-            self._to_tell.put_nowait(self.state.conclude())
+        fact = Concluded(at=self._elapsed(), branch=self._mode, by=by)
+        self._to_tell.put_nowait(await self._log.record(fact, partial(self.course.concluded, by)))
 
     def keep_in_flight(self, parallel: int) -> None:
         """Keep so many samples in flight, where the schedule does not wait for whole rounds."""
-        if isinstance(self.state, ContinuousState) and not self.state.finished:
-            self.state.keep_in_flight(parallel)
+        state = self.course.state
+        if isinstance(state, ContinuousState) and not state.finished:
+            state.keep_in_flight(parallel)
             self._to_tell.put_nowait([])
 
-    async def _propose(self, proposer: Proposer, evaluating: asyncio.TaskGroup) -> None:
-        proposals = await proposer.propose(self.state.wanted)
-        duplicates = await self._take(proposals, proposer, evaluating)
-        if duplicates and self.state.wanted:
-            claims = _Claims(self)
-            found = await proposer.instead_of(duplicates[: self.state.wanted], claims)
-            await self._take(found, proposer, evaluating)
+    async def _catch_up(self, means: _Means, catch_up: CatchUp) -> None:
+        await means.proposer.restore(catch_up.past)
+        for evaluation in self.course.open.values():
+            self._start(means, evaluation)
+        await self._tell(means, catch_up.owed)
+        # What was lost may have been the conclusion from what was told before.
+        await self._conclude_if_lost()
+        await self._after_told()
+        await self._replace(means, catch_up.duplicates)
+
+    async def _propose(self, means: _Means) -> None:
+        proposals = await means.proposer.propose(self.course.state.wanted)
+        await self._replace(means, await self._take(means, proposals, instead=False))
+
+    async def _replace(self, means: _Means, duplicates: Sequence[Proposal]) -> None:
+        """Evaluate something else in place of duplicates, where anything is found."""
+        wanted = self.course.state.wanted
+        if duplicates and wanted and not self._stopped:
+            claims = _Claims(self.course)
+            found = await means.proposer.instead_of(duplicates[:wanted], claims)
+            await self._take(means, found, instead=True)
 
     async def _take(
-        self, proposals: Sequence[Proposal], proposer: Proposer, evaluating: asyncio.TaskGroup
-    ) -> list[Proposal]:
-        """Send out what is new, tell what is known; returns those that were no new samples."""
-        if not proposals or self._stopped or not self.state.takes:
+        self, means: _Means, proposals: Sequence[Proposal], *, instead: bool
+    ) -> Sequence[Proposal]:
+        """Send out what is new, tell what is known; returns those to find something else for."""
+        if not proposals or self._stopped:
             return []
-        resolved = [self._resolve(proposal.selection) for proposal in proposals]
-        keys = [sample_key(one.sample) for one in resolved]
-        current_round = self.state.round
-        dispositions, tells = self.state.suggested(keys)
-        self._untold |= {proposal.number: proposal for proposal in proposals}
-        duplicates = []
-        for key, proposal, one, what in zip(keys, proposals, resolved, dispositions, strict=True):
-            if what is not Disposition.NEW:
-                duplicates.append(proposal)
-                continue
-            evaluation = _Evaluation(key, proposal, one, current_round)
-            if one.no_kv_room is not None:
-                judged = refuse("no_kv_room", one.no_kv_room)
-                tells += self._settle(evaluation, judged, None, waited=0.0)
-            else:
-                task = evaluating.create_task(self._evaluate(evaluation))
-                self._evaluating.add(task)
-                task.add_done_callback(self._evaluating.discard)
-        await self._tell(proposer, tells)
-        return duplicates
+        suggestions = [self.course.sampled(proposal) for proposal in proposals]
+        fact = Suggested(
+            at=self._elapsed(),
+            branch=self._mode,
+            proposals=[one.as_proposed for one in suggestions],
+            instead=instead,
+            costs=OptimizerCosts(**asdict(self.course.stats)),
+        )
+        taken = await self._log.record(fact, partial(self.course.suggested, fact, suggestions))
+        for evaluation in taken.new:
+            self._start(means, evaluation)
+        await self._tell(means, taken.tells)
+        return taken.duplicates
 
-    def is_new(self, selection: Selection) -> str | None:
-        """The key of a selection's sample, if nobody has asked about it."""
-        key = sample_key(self._resolve(selection).sample)
-        return key if self.state.is_new(key) else None
+    def _start(self, means: _Means, evaluation: Evaluation) -> None:
+        task = means.evaluating.create_task(self._evaluate(means.evaluations, evaluation))
+        self._evaluating.add(task)
+        task.add_done_callback(self._evaluating.discard)
 
-    def _resolve(self, selection: Selection) -> ResolvedSample:
-        sample = unroll_sample(self._context, selection)
-        return resolve_kv_load(self._context, selection, sample)
-
-    async def _evaluate(self, evaluation: _Evaluation) -> None:
-        time = asyncio.get_running_loop().time
-        began = time()
+    async def _evaluate(self, evaluations: Evaluations, evaluation: Evaluation) -> None:
+        proposal, sample = evaluation.sampled.proposal, evaluation.sampled.resolved.sample
         request = EvaluationRequest(
-            evaluation_id=self._candidate_id(evaluation.proposal),
+            evaluation_id=self.course.evaluation_id(proposal),
             sweep_id=self._sweep_id,
-            sample=evaluation.resolved.sample,
-            load=load_of(self._config, self._trace, evaluation.resolved.sample),
+            sample=sample,
+            load=load_of(self._config, self._trace, sample),
             sla=self._config.goal.sla,
             max_eval_seconds=self._config.sweep.max_eval_seconds,
         )
+
+        async def on_request() -> None:
+            fact = Requested(at=self._elapsed(), branch=self._mode, number=proposal.number)
+            await self._log.record(fact, lambda: None)
+
+        async def on_result(result: EvaluationResult) -> None:
+            now = self._elapsed()
+            fact = Measured(
+                at=now,
+                branch=self._mode,
+                number=proposal.number,
+                result=result,
+                waited_seconds=max(0.0, now - evaluation.suggested_at - result.wall_seconds),
+            )
+            tells = await self._log.record(fact, partial(self.course.measured, fact))
+            self._progressed()
+            if tells:
+                self._to_tell.put_nowait(tells)
+
         try:
-            result = await self._evaluations.evaluate(request)
+            await evaluations.evaluate(request, on_request=on_request, on_result=on_result)
         except EvaluationGivenUpError:
             return  # There is no verdict on it, and the search is about to end without one.
-        judged = judge(
-            result.measurement,
-            config=self._config,
-            candidate_id=request.evaluation_id,
-            branch=self.space.mode,
-            number=evaluation.proposal.number,
-            sample=evaluation.resolved.sample,
-            facts=evaluation.resolved.facts,
-        )
-        waited = max(0.0, time() - began - result.wall_seconds)
-        tells = self._settle(evaluation, judged, result, waited=waited)
-        self._observer.progressed(self)
-        if tells:
-            self._to_tell.put_nowait(tells)
 
-    def _settle(
-        self,
-        evaluation: _Evaluation,
-        judged: Judged,
-        result: EvaluationResult | None,
-        *,
-        waited: float,
-    ) -> list[Tell]:
-        self._judged[evaluation.key] = judged
-        if judged.candidate is not None:
-            self.candidates.append(judged.candidate)
-        if result is not None:
-            self.evaluation_seconds += result.wall_seconds
-        self._observer.evaluated(self._record(evaluation, judged, result, waited))
-        return self.state.settled(evaluation.key, judged.verdict)
-
-    async def _tell(self, proposer: Proposer, tells: Sequence[Tell]) -> None:
+    async def _tell(self, means: _Means, tells: Sequence[Tell]) -> None:
         if not tells:
             return
-        await proposer.tell(
-            [
-                (
-                    self._untold.pop(tell.number),
-                    metrics_for_sampler(self._judged[tell.key].candidate, self._config.goal),
-                )
-                for tell in tells
-            ]
-        )
-        # Under the schedule of rounds this is the order of the suggestions, not of the arrivals.
-        for key in dict.fromkeys(tell.key for tell in tells):
-            self._weigh(key)
+        numbers = [tell.number for tell in tells]
+        fact = Told(at=self._elapsed(), branch=self._mode, numbers=numbers)
+        await means.proposer.tell(await self._log.record(fact, partial(self.course.told, tells)))
+        await self._conclude_if_lost()
+        await self._after_told()
 
-    def _weigh(self, key: str) -> None:
-        """Take a told sample into account, once, for what may end the search early."""
-        candidate = self._judged[key].candidate
-        if candidate is None or key in self._weighed:
-            return
-        self._weighed.add(key)
-        self._stagnation.add(candidate)
-        if self._stagnation.lost and not self.state.finished:
-            self.converged = True
-            self.conclude()
-        self._on_told(candidate)
-
-    def _candidate_id(self, proposal: Proposal) -> str:
-        return f"{self._sweep_id}-{self.space.mode}-{proposal.number}"
-
-    def _record(
-        self,
-        evaluation: _Evaluation,
-        judged: Judged,
-        result: EvaluationResult | None,
-        waited: float,
-    ) -> CandidateRecord:
-        proposal, sample = evaluation.proposal, evaluation.resolved.sample
-        candidate = judged.candidate
-        return CandidateRecord(
-            candidate_id=self._candidate_id(proposal),
-            branch=self.space.mode,
-            round=evaluation.round,
-            number=proposal.number,
-            outcome=judged.verdict.outcome,
-            cause=judged.verdict.cause,
-            detail=judged.verdict.detail,
-            score=candidate.score if candidate else None,
-            objectives={t.value: v for t, v in candidate.objectives.items()} if candidate else None,
-            used_gpus=proposal.selection.config.used_gpus,
-            config=sample,
-            metrics=dict(candidate.report) if candidate else None,
-            facts=dict(evaluation.resolved.facts),
-            projection=proposal.projection.as_metadata() if proposal.projection else None,
-            source=proposal.source,
-            stand_in=proposal.stand_in,
-            worker=result.worker if result else None,
-            timings=_timings(result, waited) if result else None,
-            found_seconds=self._elapsed(),
-        )
+    async def _conclude_if_lost(self) -> None:
+        if self.course.should_conclude:
+            await self.conclude("branch")
 
 
 class _Claims:
     """Whether selections are new to a branch, and to each other."""
 
-    def __init__(self, branch: BranchSearch) -> None:
-        self._branch = branch
+    def __init__(self, course: BranchCourse) -> None:
+        self._course = course
         self._claimed: set[str] = set()
 
     def __call__(self, selection: Selection) -> bool:
-        key = self._branch.is_new(selection)
+        key = self._course.is_new(selection)
         if key is None or key in self._claimed:
             return False
         self._claimed.add(key)
         return True
-
-
-def branch_state(config: SmartSearchConfig, space: BranchSpace) -> BranchState:
-    """The state of a branch that has not begun, under the sweep's schedule."""
-    sweep = config.sweep
-    points = enumerable_points(config, space)
-    if sweep.schedule == "continuous":
-        return ContinuousState(
-            per_round=sweep.per_round,
-            max_rounds=sweep.max_rounds,
-            parallel=sweep.parallel_evals,
-            batch=batch_for(sweep.parallel_evals),
-            points=points,
-        )
-    return RoundsState(per_round=sweep.per_round, max_rounds=sweep.max_rounds, points=points)
-
-
-def stagnation(config: SmartSearchConfig) -> Stagnation:
-    """The measure of what the sweep's patience is lost by."""
-    return Stagnation(
-        config.goal.objectives,
-        patience=config.sweep.patience,
-        min_improvement=config.sweep.min_improvement,
-    )
-
-
-def _timings(result: EvaluationResult, waited: float) -> CandidateTimings:
-    return CandidateTimings(
-        waited=waited,
-        build=result.measurement.build_seconds,
-        replay=result.measurement.replay_seconds,
-        wall=result.wall_seconds,
-    )

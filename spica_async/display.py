@@ -15,11 +15,12 @@ from rich.text import Text
 
 from schemas.goal import OptimizationGoal, OptimizationTarget
 from schemas.results import CandidateRecord
-from spica_async.branch_search import BranchSearch, Observer
+from spica_async.branch_course import BranchCourse
 from spica_async.deployment_text import deployment, traffic_handling
 from spica_async.fleet import FleetView
 from spica_async.fleet_text import CONNECTED, broker_line, concerns, who_works, workers_line
 from spica_async.scoring import Candidate, pareto_front, rank
+from spica_async.search import Observer
 from spica_async.units import figure, objective, seconds
 
 
@@ -110,7 +111,7 @@ class PlainDisplay:
             )
         self._print(f"{record.branch} round {record.round}: {_what(record)}: {told}")
 
-    def progressed(self, branch: BranchSearch) -> None:
+    def progressed(self, branch: BranchCourse) -> None:
         """Print the end of a branch."""
         if branch.state.finished and branch.space.mode not in self._ended:
             self._ended.add(branch.space.mode)
@@ -146,7 +147,7 @@ class LiveDisplay:
         self._fleet: FleetView | None = None
         self._bus = CONNECTED, ""
         self._bus_since = 0.0
-        self._branches: dict[str, BranchSearch] = {}
+        self._branches: dict[str, BranchCourse] = {}
         self._planning = Progress(
             SpinnerColumn(), TextColumn("{task.description}"), console=console, transient=True
         )
@@ -175,7 +176,7 @@ class LiveDisplay:
     def evaluated(self, record: CandidateRecord) -> None:
         """Candidates show in the table of their branch."""
 
-    def progressed(self, branch: BranchSearch) -> None:
+    def progressed(self, branch: BranchCourse) -> None:
         """Show the branch; the screen follows at its own rate."""
         self._branches[branch.space.mode] = branch
 
@@ -226,7 +227,7 @@ class LiveDisplay:
         return table
 
 
-def best_so_far(branch: BranchSearch, goal: OptimizationGoal) -> str:
+def best_so_far(branch: BranchCourse, goal: OptimizationGoal) -> str:
     """The best candidate of a branch, or the size of its front."""
     if not branch.candidates:
         return "-"
@@ -237,7 +238,7 @@ def best_so_far(branch: BranchSearch, goal: OptimizationGoal) -> str:
     return f"{value}: {deployment(best.sample)}"
 
 
-def _bar(branch: BranchSearch) -> Group:
+def _bar(branch: BranchCourse) -> Group:
     done, target = branch.state.unique_successes, branch.state.target
     bar = Progress(BarColumn(bar_width=12), TextColumn(f"{done}/{target}"))
     bar.add_task("", total=target, completed=done)
@@ -248,7 +249,7 @@ def _what(record: CandidateRecord) -> str:
     return f"{deployment(record.config)}, {traffic_handling(record.config)}"
 
 
-def _counts(branch: BranchSearch) -> str:
+def _counts(branch: BranchCourse) -> str:
     counts = {
         "candidates": len(branch.candidates),
         "suggestions": branch.state.attempts,

@@ -15,7 +15,7 @@ from schemas.results import (
     Tally,
 )
 from spica_async.branch import Phase
-from spica_async.branch_search import BranchSearch
+from spica_async.branch_course import BranchCourse
 from spica_async.scoring import Candidate
 
 CutShort = Literal["interrupted", "time_limit"]
@@ -80,7 +80,7 @@ def is_useful(
     return all(objectives[target] > 0 for target in goal.objectives if target.needs_sla)
 
 
-def branch_result(branch: BranchSearch, cut_short: CutShort | None = None) -> BranchResult:
+def branch_result(branch: BranchCourse, cut_short: CutShort | None = None) -> BranchResult:
     """How a branch ended, or what kept it from its own end."""
     state = branch.state
     end: BranchEnd = cut_short or "interrupted"

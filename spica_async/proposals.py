@@ -8,8 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from schemas.journal import Proposed
 from schemas.results import ProposalSource
 from spica_async.neighbours import neighbours
+from spica_async.sampling.assignments import accept
 from spica_async.sampling.port import Sampler, SamplerStats
 from spica_async.sampling.types import Suggestion, Trial
 from spica_async.space.branch import BranchSpace, Selection
@@ -31,6 +33,7 @@ class Proposal:
         assignment: the study's own values, empty for an enumerated one.
         projection: how the latent shape was projected, where there was one.
         stand_in: why a quasi-random draw stands in for the optimizer, if one does.
+        index: its place in the list of all selections, for an enumerated one.
     """
 
     number: int
@@ -39,6 +42,28 @@ class Proposal:
     assignment: Assignment
     projection: Projection | None = None
     stand_in: str | None = None
+    index: int | None = None
+
+
+Verdicts = Sequence[tuple[Proposal, dict[str, float] | None]]
+"""What proposals measured, by objective; None for one that was not feasible."""
+
+
+@dataclass(frozen=True, slots=True)
+class PastProposals:
+    """Proposals that were made together before a sweep was resumed."""
+
+    proposals: Sequence[Proposal]
+
+
+@dataclass(frozen=True, slots=True)
+class PastTold:
+    """What was told at once before a sweep was resumed."""
+
+    told: Verdicts
+
+
+Past = Sequence[PastProposals | PastTold]
 
 
 class Proposer(Protocol):
@@ -54,8 +79,30 @@ class Proposer(Protocol):
     async def instead_of(self, duplicates: Sequence[Proposal], claim: Claim) -> list[Proposal]:
         """Proposals of samples that nobody has, at most one for each of these; maybe none."""
 
-    async def tell(self, told: Sequence[tuple[Proposal, dict[str, float] | None]]) -> None:
-        """Take in what proposals measured, by objective; None for one that was not feasible."""
+    async def tell(self, told: Verdicts) -> None:
+        """Take in what proposals measured."""
+
+    async def restore(self, past: Past) -> None:
+        """Go on where another proposer of this branch was, before anything else is asked."""
+
+
+def proposal_of(space: BranchSpace, proposed: Proposed) -> Proposal:
+    """A proposal as it was made before, from what was written down of it.
+
+    Raises:
+        ValueError: it is not of this space.
+    """
+    if proposed.index is not None:
+        try:
+            selection = space.selection(proposed.index)
+        except IndexError:
+            raise ValueError(f"there is no selection {proposed.index}") from None
+        return Proposal(proposed.number, selection, proposed.source, {}, index=proposed.index)
+    assignment = accept(space.parameters, proposed.assignment or {})
+    selection, projection = space.select(assignment)
+    return Proposal(
+        proposed.number, selection, proposed.source, assignment, projection, proposed.stand_in
+    )
 
 
 class StudyProposer:
@@ -140,7 +187,21 @@ class StudyProposer:
             suggestion.stand_in,
         )
 
-    async def tell(self, told: Sequence[tuple[Proposal, dict[str, float] | None]]) -> None:
+    async def restore(self, past: Past) -> None:
+        """Let the sampler know all that was asked of another one, placed and told."""
+        for event in past:
+            if isinstance(event, PastTold):
+                await self.tell(event.told)
+                continue
+            self._begun = True
+            placed = sum(one.source == "warm_start" for one in event.proposals)
+            self._seeds = self._seeds[placed:]
+            await self._sampler.restore(
+                [Suggestion(one.number, one.assignment, one.stand_in) for one in event.proposals],
+                asked=any(one.source in {"optimizer", "stand_in"} for one in event.proposals),
+            )
+
+    async def tell(self, told: Verdicts) -> None:
         """Tell the sampler, with the projection kept beside each trial."""
         await self._sampler.tell(
             [
@@ -180,13 +241,18 @@ class EnumeratedProposer:
         self._stats.asks += 1
         self._stats.suggestions += count
         return [
-            Proposal(number, self._space.selection(self._order[number]), "list", {})
+            Proposal(number, self._space.selection(index), "list", {}, index=index)
             for number in numbers
+            for index in [self._order[number]]
         ]
 
     async def instead_of(self, duplicates: Sequence[Proposal], claim: Claim) -> list[Proposal]:  # noqa: ARG002  # the protocol's
         """None: a list holds no duplicates."""
         return []
 
-    async def tell(self, told: Sequence[tuple[Proposal, dict[str, float] | None]]) -> None:
+    async def tell(self, told: Verdicts) -> None:
         """A list learns nothing."""
+
+    async def restore(self, past: Past) -> None:
+        """Go on behind what was proposed."""
+        self._next = sum(len(one.proposals) for one in past if isinstance(one, PastProposals))

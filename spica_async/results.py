@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import IO, Any, Final, Self
 
 import yaml
 
@@ -20,10 +20,20 @@ from spica_async.errors import InputError, SpicaError
 from spica_async.plan.describe import describe_plan
 from spica_async.plan.types import SweepPlan
 
+_CANDIDATES: Final = "candidates.jsonl"
+_UNFINISHED: Final = ".{}.part"
+
 
 def new_sweep_id() -> str:
     """A name that sorts by time and that no other sweep has, e.g. `20260102-030405-9f3a02c7`."""
     return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
+
+
+def config_document(config: SmartSearchConfig) -> dict[str, Any]:
+    """A configuration with its defaults, as it can be read again."""
+    # The defaults of the other kind of workload, written out, would read as settings of it.
+    other = TRACE_FIELDS if not config.workload.is_trace else SYNTHETIC_FIELDS
+    return config.model_dump(mode="json", exclude_none=True, exclude={"workload": set(other)})
 
 
 class ResultsFolder:
@@ -47,14 +57,36 @@ class ResultsFolder:
         Raises:
             InputError: if it cannot be made.
         """
+        with cls._open(root, sweep_id, resumed=False) as folder:
+            yield folder
+
+    @classmethod
+    @contextmanager
+    def reopen(cls, root: Path, sweep_id: str) -> Iterator[Self]:
+        """Open the folder of an earlier run of the sweep, or make it where it is gone.
+
+        All candidates are to be appended once more, and take the place of those that are there
+        when `show_candidates` is called.
+
+        Raises:
+            InputError: if it cannot be had.
+        """
+        with cls._open(root, sweep_id, resumed=True) as folder:
+            yield folder
+
+    @classmethod
+    @contextmanager
+    def _open(cls, root: Path, sweep_id: str, *, resumed: bool) -> Iterator[Self]:
         path = root / sweep_id
         try:
-            (path / "logs").mkdir(parents=True)
-            candidates = (path / "candidates.jsonl").open("a", encoding="utf-8")
+            (path / "logs").mkdir(parents=True, exist_ok=resumed)
+            candidates = (path / _UNFINISHED.format(_CANDIDATES)).open("w", encoding="utf-8")
         except OSError as error:
             raise InputError(f"--output {root}: {error.strerror or error}") from None
         folder = cls(path, candidates)
         try:
+            if not resumed:
+                folder.show_candidates()
             yield folder
         finally:
             # What could not be written before is tried once more.
@@ -68,16 +100,20 @@ class ResultsFolder:
 
     def write_config(self, config: SmartSearchConfig) -> None:
         """Write the configuration with its defaults; it can be run again as it is."""
-        # The defaults of the other kind of workload, written out, would read as settings of it.
-        other = TRACE_FIELDS if not config.workload.is_trace else SYNTHETIC_FIELDS
-        document = config.model_dump(
-            mode="json", exclude_none=True, exclude={"workload": set(other)}
-        )
-        self._replace("config.yaml", yaml.safe_dump(document, sort_keys=False))
+        document = yaml.safe_dump(config_document(config), sort_keys=False)
+        self._replace("config.yaml", document)
 
     def write_plan(self, plan: SweepPlan) -> None:
         """Write what will be searched."""
         self._replace("plan.json", _pretty(describe_plan(plan)))
+
+    def show_candidates(self) -> None:
+        """Let `candidates.jsonl` be what has been appended, and from now on is."""
+        unfinished = self.path / _UNFINISHED.format(_CANDIDATES)
+        with self._explained():
+            self._candidates.flush()
+            if unfinished.exists():
+                os.replace(unfinished, self.path / _CANDIDATES)  # noqa: PTH105  # the atomic one
 
     def append(self, record: CandidateRecord) -> None:
         """Add one line, which is on its way to the disk when this returns."""
@@ -94,7 +130,7 @@ class ResultsFolder:
 
     def _replace(self, name: str, text: str) -> None:
         # Never half a file, whenever it is that we are stopped.
-        unfinished = self.path / f".{name}.part"
+        unfinished = self.path / _UNFINISHED.format(name)
         with self._explained():
             unfinished.write_text(text, encoding="utf-8")
             os.replace(unfinished, self.path / name)  # noqa: PTH105  # the atomic one

@@ -4,12 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager
+from functools import partial
+from typing import Protocol
 
+from schemas.journal import (
+    BranchFact,
+    Concluded,
+    Ended,
+    Planned,
+    Started,
+    Stopped,
+    SweepFact,
+)
 from schemas.messages import TraceLoad
-from spica_async.branch_search import BranchSearch, Observer, stagnation
+from schemas.results import CandidateRecord
+from spica_async.branch_course import BranchCourse, stagnation
+from spica_async.branch_resume import BranchRestorer
+from spica_async.branch_search import BranchSearch
+from spica_async.errors import SpicaError
 from spica_async.evaluations import Evaluations
+from spica_async.fleet import FleetView
+from spica_async.journal.log import FactLog
+from spica_async.journal.past import requests_survive
 from spica_async.plan.types import SweepPlan
 from spica_async.proposals import Proposer
 from spica_async.sample import (
@@ -22,6 +40,19 @@ ProposerFactory = Callable[[BranchSpace], AbstractAsyncContextManager[Proposer]]
 """Opens the source of one branch's proposals."""
 
 
+class Observer(Protocol):
+    """Hears of what happens in a sweep, as it happens."""
+
+    def evaluated(self, record: CandidateRecord) -> None:
+        """A unique sample has its verdict."""
+
+    def progressed(self, branch: BranchCourse) -> None:
+        """Something of the branch has changed."""
+
+    def fleet(self, view: FleetView) -> None:
+        """Something of the workers has changed."""
+
+
 class Search:
     """All branches of one sweep, run side by side.
 
@@ -29,9 +60,9 @@ class Search:
         sweep_id: its name, and its evaluations' prefix.
         plan: what to search.
         trace: the trace of the workload, if it is one.
-        evaluations: of the sweep.
+        log: takes the facts.
         observer: hears of what happens.
-        elapsed: the seconds since the sweep began.
+        elapsed: the seconds that the sweep has run for.
 
     Attributes:
         branches: one for each of the plan.
@@ -44,7 +75,7 @@ class Search:
         sweep_id: str,
         plan: SweepPlan,
         trace: TraceLoad | None,
-        evaluations: Evaluations,
+        log: FactLog,
         observer: Observer,
         elapsed: Callable[[], float],
     ) -> None:
@@ -52,20 +83,27 @@ class Search:
         self._sweep = plan.config.sweep
         self._slots = 0
         self._stagnation = stagnation(plan.config)
+        self._observer = observer
         self.converged = False
         self.branches = tuple(
-            BranchSearch(
-                sweep_id=sweep_id,
-                config=plan.config,
-                context=context,
-                trace=trace,
-                space=space,
-                evaluations=evaluations,
-                observer=observer,
-                elapsed=elapsed,
-                on_told=self._weigh,
+            BranchCourse(
+                sweep_id=sweep_id, config=plan.config, context=context, space=space, observer=self
             )
             for space in plan.branches
+        )
+        self._restorers = {branch.space.mode: BranchRestorer(branch) for branch in self.branches}
+        self._searches = tuple(
+            BranchSearch(
+                branch,
+                sweep_id=sweep_id,
+                config=plan.config,
+                trace=trace,
+                log=log,
+                elapsed=elapsed,
+                progressed=partial(observer.progressed, branch),
+                after_told=self._conclude_if_lost,
+            )
+            for branch in self.branches
         )
 
     @property
@@ -73,18 +111,76 @@ class Search:
         """What all branches have measured so far."""
         return [candidate for branch in self.branches for candidate in branch.candidates]
 
-    async def run(self, open_proposer: ProposerFactory) -> None:
+    @property
+    def requested(self) -> list[str]:
+        """Evaluations whose requests an earlier run has sent, and that may be under way still."""
+        return [
+            branch.evaluation_id(evaluation.sampled.proposal)
+            for branch in self.branches
+            for evaluation in branch.open.values()
+            if evaluation.requested
+        ]
+
+    @property
+    def measured(self) -> list[str]:
+        """Evaluations that have their result."""
+        return [evaluation_id for branch in self.branches for evaluation_id in branch.measured_ids]
+
+    def restore(self, facts: Iterable[SweepFact], *, bus: str) -> None:
+        """Take in what earlier runs have come to, before `run`.
+
+        Args:
+            facts: of the sweep, in order.
+            bus: the name of the bus that this run is on.
+
+        Raises:
+            SpicaError: a fact does not go with the plan, or with those before it.
+        """
+        last_bus = bus
+        for fact in facts:
+            match fact:
+                case Planned() | Ended():
+                    pass  # Not about what is searched next.
+                case Started():
+                    self._change_bus(last_bus, fact.bus)
+                    last_bus = fact.bus
+                case Stopped():
+                    self._give_up_requests()
+                case _:
+                    self._restore_branch(fact)
+        self._change_bus(last_bus, bus)
+
+    def _restore_branch(self, fact: BranchFact) -> None:
+        restorer = next((one for mode, one in self._restorers.items() if mode == fact.branch), None)
+        if restorer is None:
+            raise SpicaError(f"the journal has facts of a branch {fact.branch}, and there is none")
+        restorer.apply(fact)
+        if isinstance(fact, Concluded) and fact.by == "sweep":
+            self.converged = True
+
+    def _change_bus(self, last: str, this: str) -> None:
+        if not requests_survive([last, this]):
+            self._give_up_requests()
+
+    def _give_up_requests(self) -> None:
+        for restorer in self._restorers.values():
+            restorer.give_up_requests()
+
+    async def run(self, open_proposer: ProposerFactory, evaluations: Evaluations) -> None:
         """Run every branch to its end; what was found is there whenever this is cancelled."""
 
-        async def run_branch(branch: BranchSearch) -> None:
-            async with open_proposer(branch.space) as proposer:
-                await branch.run(proposer)
+        async def run_branch(search: BranchSearch) -> None:
+            space = search.course.space
+            catch_up = self._restorers.pop(space.mode).catch_up()
+            if not search.course.state.finished or catch_up.owed:
+                async with open_proposer(space) as proposer:
+                    await search.run(proposer, evaluations, catch_up)
             self._share_slots()
 
         self._share_slots()
         async with asyncio.TaskGroup() as group:
-            for branch in self.branches:
-                group.create_task(run_branch(branch))
+            for search in self._searches:
+                group.create_task(run_branch(search))
 
     def stop(self) -> frozenset[asyncio.Task[None]]:
         """Propose nothing more; `run` goes on taking results, and has to be cancelled in the end.
@@ -92,7 +188,7 @@ class Search:
         Returns:
             The evaluations under way; each ends with its result, or when it is given up.
         """
-        return frozenset(task for branch in self.branches for task in branch.stop())
+        return frozenset(task for search in self._searches for task in search.stop())
 
     def suit(self, slots: int) -> None:
         """Keep as much in flight as the workers can evaluate at once.
@@ -106,21 +202,34 @@ class Search:
             self._slots = slots
             self._share_slots()
 
+    def evaluated(self, record: CandidateRecord) -> None:
+        """Pass on what a branch has come to."""
+        self._observer.evaluated(record)
+
+    def told(self, candidate: Candidate) -> None:
+        """Count it for the patience of the sweep as a whole."""
+        self._stagnation.add(candidate)
+
     def _share_slots(self) -> None:
         """Give each branch that runs its part of what may be in flight."""
         most = self._sweep.parallel_evals
         parallel = min(most, self._slots) if self._slots else most
-        running = [branch for branch in self.branches if not branch.state.finished]
-        for branch in running:
-            branch.keep_in_flight(math.ceil(parallel / len(running)))
+        running = self._running
+        for search in running:
+            search.keep_in_flight(math.ceil(parallel / len(running)))
 
-    def _weigh(self, candidate: Candidate) -> None:
-        self._stagnation.add(candidate)
-        running = [branch for branch in self.branches if not branch.state.finished]
-        if self._stagnation.lost and running and not self.converged:
-            self.converged = True
-            for branch in running:
-                branch.conclude()
+    async def _conclude_if_lost(self) -> None:
+        """End all branches once the candidates of all together have lost the patience."""
+        if not self._stagnation.lost:
+            return
+        for search in self._running:
+            if not search.course.state.concluded:
+                self.converged = True
+                await search.conclude("sweep")
+
+    @property
+    def _running(self) -> list[BranchSearch]:
+        return [search for search in self._searches if not search.course.state.finished]
 
 
 def sample_context(plan: SweepPlan) -> SampleContext:

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import structlog
 
 from schemas.goal import OptimizationTarget
+from schemas.journal import Ended, Started, Stopped
 from schemas.messages import TraceLoad
-from schemas.results import CandidateRecord, SweepResult, SweepTimings
-from spica_async.branch_search import BranchSearch, Observer
+from schemas.results import CandidateRecord, RankedCandidate, SweepResult, SweepTimings
+from spica_async.branch_course import BranchCourse
 from spica_async.bus.port import Bus, BusError
 from spica_async.errors import SpicaError, first_cause
-from spica_async.evaluations import Discarded, Evaluations
+from spica_async.evaluations import Discarded, Earlier, Evaluations
 from spica_async.fleet import FleetView
+from spica_async.journal.log import FactLog
+from spica_async.journal.past import MEMORY_BUS, PastRuns
+from spica_async.journal.port import JournalError
 from spica_async.judging import study_objectives
 from spica_async.outcome import (
     CutShort,
@@ -34,7 +38,7 @@ from spica_async.results import ResultsFolder
 from spica_async.sampling.profiles import open_sampler
 from spica_async.sampling.types import Study
 from spica_async.scoring import pareto_front, rank
-from spica_async.search import Search
+from spica_async.search import Observer, Search
 from spica_async.space.branch import BranchSpace
 
 log = structlog.get_logger(__name__)
@@ -53,8 +57,12 @@ class Sweep:
         versions: of the engine that the workers run.
         fingerprint: of the same, by which requests find their workers.
         planning_seconds: what the plan took.
-        spent_seconds: from the start of everything until `run`, the planning included.
+        spent_seconds: that the sweep has run for until `run`, the planning included.
+        log: takes its facts.
         grace_seconds: after a stop, for evaluations that run to bring their result.
+        past: what earlier runs have come to.
+        owner: who runs it, as its log says.
+        bus_name: of the bus that it is run over.
     """
 
     sweep_id: str
@@ -66,17 +74,33 @@ class Sweep:
     fingerprint: str
     planning_seconds: float
     spent_seconds: float
+    log: FactLog
     grace_seconds: float = 0.0
+    past: PastRuns = field(default_factory=PastRuns)
+    owner: str = ""
+    bus_name: str = MEMORY_BUS
+
+    def ended(self, end: Ended) -> SweepResult:
+        """The result of a sweep that has ended, written once more.
+
+        Raises:
+            SpicaError: what the journal has does not go with the plan, or cannot be written.
+        """
+        search = self._search(_Recorder(self.folder, None), lambda: self.past.elapsed_seconds)
+        self.folder.show_candidates()
+        result = end.result.model_copy(update={"ranking": self._ranking(search)})
+        self.folder.write_result(result, pareto=self._is_pareto)
+        return result
 
     async def run(self, bus: Bus, stop: asyncio.Event) -> SweepResult:
         """Search until every branch has ended, `stop` is set or `max_seconds` are up.
 
         However this ends, what was found until then is written. After a stop nothing new is sent
         out, and what runs is waited for as long as the grace allows; to cancel this is to stop
-        without a grace.
+        without a grace. Unless a branch or the time limit has ended it, it can be resumed.
 
         Raises:
-            SpicaError: if the bus failed, or the results cannot be written.
+            SpicaError: if the bus or the journal failed, or the results cannot be written.
         """
         try:
             return await self._run(bus, stop)
@@ -95,17 +119,23 @@ class Sweep:
         def elapsed() -> float:
             return self.spent_seconds + time() - began
 
-        recorder = _Recorder(self.folder, self.display)
-        search: Search | None = None
+        recorder = _Recorder(self.folder, None)
         slots = 0
 
         def on_fleet(view: FleetView) -> None:
             nonlocal slots
             slots = view.slots
             recorder.fleet(view)
-            if search is not None:
-                search.suit(slots)
+            search.suit(slots)
 
+        search = self._search(recorder, elapsed)
+        self.folder.show_candidates()
+        recorder.display = self.display
+        for branch in search.branches:
+            recorder.progressed(branch)
+        run = self.past.runs + 1
+        started = Started(at=elapsed(), run=run, owner=self.owner, bus=self.bus_name)
+        await self.log.record(started, lambda: None, status="running")
         async with Evaluations.open(
             bus,
             coordinator=self.sweep_id,
@@ -113,31 +143,56 @@ class Sweep:
             parallel=self.plan.config.sweep.parallel_evals,
             versions=self.versions,
             on_fleet=on_fleet,
+            earlier=Earlier(run, search.requested, search.measured),
         ) as evaluations:
-            search = Search(
-                sweep_id=self.sweep_id,
-                plan=self.plan,
-                trace=self.trace,
-                evaluations=evaluations,
-                observer=recorder,
-                elapsed=elapsed,
-            )
-            search.suit(slots)  # Workers may have been heard of already.
-            cut_short: CutShort | None = "interrupted"
+            ending = _Ending()
             try:
                 limit = self.plan.config.sweep.max_seconds
                 left = None if limit is None else max(0.0, limit - elapsed())
-                cut_short = await self._run_until(stop, left, search, evaluations)
+                ending.cut_short = await self._run_until(stop, left, search, evaluations)
+            except Exception as error:
+                ending.failure = str(first_cause(error))
+                raise
             finally:
                 result = self._result(
                     search,
-                    cut_short=cut_short,
+                    cut_short=ending.cut_short,
                     evaluations=evaluations,
-                    search_seconds=time() - began,
+                    search_seconds=self.past.search_seconds + time() - began,
                     total_seconds=elapsed(),
                 )
-                self.folder.write_result(result, pareto=self._is_pareto)
+                try:
+                    await self._log_end(result, ending, elapsed())
+                except JournalError:
+                    # Whoever resumes it, or has done so already, takes over what is under way.
+                    evaluations.leave_all_as_it_is()
+                    raise
+                finally:
+                    self.folder.write_result(result, pareto=self._is_pareto)
         return result
+
+    def _search(self, recorder: _Recorder, elapsed: Callable[[], float]) -> Search:
+        """The search as earlier runs have left it."""
+        search = Search(
+            sweep_id=self.sweep_id,
+            plan=self.plan,
+            trace=self.trace,
+            log=self.log,
+            observer=recorder,
+            elapsed=elapsed,
+        )
+        search.restore(self.past.facts, bus=self.bus_name)
+        return search
+
+    async def _log_end(self, result: SweepResult, ending: _Ending, at: float) -> None:
+        """Write down that the sweep has ended, or that this run of it has."""
+        if ending.failure is None and result.status != "interrupted":
+            ended = Ended(at=at, result=result.model_copy(update={"ranking": []}))
+            await self.log.record(ended, lambda: None, status=result.status)
+        else:
+            stopped = Stopped(at=at, reason=ending.failure or result.reason)
+            status = "interrupted" if ending.failure is None else "failed"
+            await self.log.record(stopped, lambda: None, status=status)
 
     async def _run_until(
         self,
@@ -152,7 +207,7 @@ class Sweep:
             What left some of it undone, if anything did.
         """
         async with asyncio.TaskGroup() as group:
-            searching = group.create_task(search.run(self._open_proposer))
+            searching = group.create_task(search.run(self._open_proposer, evaluations))
             stopping = group.create_task(stop.wait())
             ended, _ = await asyncio.wait(
                 {searching, stopping}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED
@@ -207,6 +262,12 @@ class Sweep:
                 seed=config.sweep.random_seed,
             )
 
+    def _ranking(self, search: Search) -> list[RankedCandidate]:
+        found = search.candidates
+        objectives = self.plan.config.goal.objectives
+        ordered = pareto_front(found, objectives) if self._is_pareto else rank(found)
+        return [ranked(candidate) for candidate in ordered]
+
     def _result(
         self,
         search: Search,
@@ -217,13 +278,11 @@ class Sweep:
         total_seconds: float,
     ) -> SweepResult:
         goal = self.plan.config.goal
-        found = search.candidates
-        ordered = pareto_front(found, goal.objectives) if self._is_pareto else rank(found)
         branches = [branch_result(branch, cut_short) for branch in search.branches]
         status = sweep_status(
             [branch.end for branch in branches],
             interrupted=cut_short == "interrupted",
-            useful=any(is_useful(candidate.objectives, goal) for candidate in found),
+            useful=any(is_useful(candidate.objectives, goal) for candidate in search.candidates),
         )
         samplers = [branch.stats for branch in search.branches]
         tally = sum_tallies(branch.tally for branch in branches)
@@ -236,7 +295,7 @@ class Sweep:
                 cut_short,
                 converged=search.converged and status == "converged",
             ),
-            ranking=[ranked(candidate) for candidate in ordered],
+            ranking=self._ranking(search),
             tally=tally.model_copy(
                 update={
                     "late_results": evaluations.discarded[Discarded.LATE],
@@ -260,19 +319,39 @@ class Sweep:
         )
 
 
-class _Recorder:
-    """An observer that writes before it shows."""
+@dataclass(slots=True)
+class _Ending:
+    """How a run ends.
 
-    def __init__(self, folder: ResultsFolder, display: Observer) -> None:
+    Attributes:
+        cut_short: what left some of the search undone, if anything did.
+        failure: what went wrong, if something did.
+    """
+
+    cut_short: CutShort | None = "interrupted"
+    failure: str | None = None
+
+
+class _Recorder:
+    """An observer that writes before it shows.
+
+    Attributes:
+        display: what shows; none while earlier runs are brought back.
+    """
+
+    def __init__(self, folder: ResultsFolder, display: Observer | None) -> None:
         self._folder = folder
-        self._display = display
+        self.display = display
 
     def evaluated(self, record: CandidateRecord) -> None:
         self._folder.append(record)
-        self._display.evaluated(record)
+        if self.display is not None:
+            self.display.evaluated(record)
 
-    def progressed(self, branch: BranchSearch) -> None:
-        self._display.progressed(branch)
+    def progressed(self, branch: BranchCourse) -> None:
+        if self.display is not None:
+            self.display.progressed(branch)
 
     def fleet(self, view: FleetView) -> None:
-        self._display.fleet(view)
+        if self.display is not None:
+            self.display.fleet(view)

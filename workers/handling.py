@@ -178,7 +178,9 @@ class Handler:
                     source=self._identity.source, subject=request.evaluation_id, data=result
                 )
             )
-            self._ledger.keep_answer(key, answer)
+            if result.measurement.cause != "trace_unavailable":
+                # When the request comes again, the trace may be there.
+                self._ledger.keep_answer(key, answer)
             return answer
 
     @asynccontextmanager

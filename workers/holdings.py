@@ -22,6 +22,7 @@ class Holding:
     def __init__(self, request: EvaluationRequest, scope: asyncio.Timeout) -> None:
         self.evaluation_id = request.evaluation_id
         self.sweep_id = request.sweep_id
+        self.run = request.run
         self.has_started = False
         """Whether a child may be at work, which is then given the grace of a cancellation."""
         self._scope = scope
@@ -40,7 +41,8 @@ class Holdings:
 
     def __init__(self) -> None:
         self._held: list[Holding] = []
-        self._cancelled_sweeps: OrderedDict[str, None] = OrderedDict()
+        # The last run of each that is over.
+        self._cancelled_runs: OrderedDict[str, int] = OrderedDict()
 
     @property
     def evaluation_ids(self) -> list[str]:
@@ -56,7 +58,7 @@ class Holdings:
             EvaluationCancelledError: its sweep is cancelled, or was while it was held; what ran
                 inside the context has been cancelled.
         """
-        if request.sweep_id in self._cancelled_sweeps:
+        if request.run <= self._cancelled_runs.get(request.sweep_id, 0):
             raise EvaluationCancelledError
         try:
             async with asyncio.timeout(None) as scope:
@@ -71,12 +73,12 @@ class Holdings:
                 raise EvaluationCancelledError from error
             raise
 
-    def cancel_sweep(self, sweep_id: str, grace_seconds: float) -> None:
-        """End what is held of a sweep, and let none of it be held again."""
-        self._cancelled_sweeps[sweep_id] = None
-        self._cancelled_sweeps.move_to_end(sweep_id)
-        if len(self._cancelled_sweeps) > _REMEMBERED_SWEEPS:
-            self._cancelled_sweeps.popitem(last=False)
+    def cancel_sweep(self, sweep_id: str, run: int, grace_seconds: float) -> None:
+        """End what is held of a run of a sweep, or one before, and let none of it be held again."""
+        self._cancelled_runs[sweep_id] = max(run, self._cancelled_runs.get(sweep_id, 0))
+        self._cancelled_runs.move_to_end(sweep_id)
+        if len(self._cancelled_runs) > _REMEMBERED_SWEEPS:
+            self._cancelled_runs.popitem(last=False)
         for holding in self._held:
-            if holding.sweep_id == sweep_id:
+            if holding.sweep_id == sweep_id and holding.run <= run:
                 holding.cancel(grace_seconds)

@@ -193,7 +193,7 @@ class Supervisor:
                     self._presence.heartbeat_now()
                 else:
                     self._log.info("worker.sweep_cancelled", sweep=order.sweep_id)
-                    self._holdings.cancel_sweep(order.sweep_id, order.grace_seconds)
+                    self._holdings.cancel_sweep(order.sweep_id, order.run, order.grace_seconds)
 
     async def _serve(self, server: SlotServer) -> None:
         try:

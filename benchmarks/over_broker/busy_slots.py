@@ -16,6 +16,7 @@ from over_broker.figures import Figure
 from over_broker.fleet import FleetOptions, ready, running_fleet
 from over_broker.processes import Meter
 from spica_async.evaluations import Evaluations
+from spica_async.journal.log import NoLog
 from spica_async.proposals import EnumeratedProposer, Proposer
 from spica_async.search import Search
 from spica_async.space.branch import BranchSpace
@@ -48,12 +49,12 @@ async def measure(node: BrokerNode, *, quick: bool) -> list[Figure]:
                     sweep_id=_FINGERPRINT,
                     plan=sweep,
                     trace=None,
-                    evaluations=evaluations,
+                    log=NoLog(),
                     observer=ledger,
                     elapsed=time.monotonic,
                 )
                 meter = Meter(node.pid, os.getpid(), worker.pid)
-                await search.run(_proposals_from_a_list)
+                await search.run(_proposals_from_a_list, evaluations)
                 spent = meter.spent()
     slept = [record.timings.replay for record in ledger.records if record.timings is not None]
     assert len(slept) == count

@@ -84,6 +84,10 @@ class OptunaSampler:
             self._suggestion(*trial) for trial in (await self._answer({"place": raw}))["trials"]
         ]
 
+    async def restore(self, suggestions: Sequence[Suggestion], *, asked: bool) -> None:
+        """Not what is measured here."""
+        raise NotImplementedError
+
     async def tell(self, trials: Sequence[Trial]) -> None:
         """Takes in what is known of pending suggestions."""
         told = [

@@ -183,6 +183,11 @@ class BranchState(ABC):
         return self._phase in FINAL_PHASES
 
     @property
+    def concluded(self) -> bool:
+        """Whether nothing more is wanted, because of `conclude`."""
+        return self._concluded
+
+    @property
     def in_flight(self) -> int:
         """Samples sent out and not settled."""
         return len(self._in_flight)

@@ -1,4 +1,4 @@
-"""The command line: `spica-async run | check | trace | topology | health`."""
+"""The command line: `spica-async run | resume | check | trace | topology | health`."""
 
 from __future__ import annotations
 
@@ -56,7 +56,8 @@ def run(
     *,
     bus: options.Bus = None,
     slots: options.Slots = None,
-    output: options.Output = Path("results"),
+    output: options.Output = options.DEFAULT_OUTPUT,
+    journal: options.Journal = None,
     json: options.AsJson = False,
     grace_seconds: options.GraceSeconds = None,
     hard_limit_seconds: options.HardLimitSeconds = None,
@@ -73,7 +74,7 @@ def run(
     Replays run in this machine's processes, or with --bus where workers are.
     """
     from spica_async.cli.broker import read_broker_options  # noqa: PLC0415  # `--help` stays light
-    from spica_async.cli.run import RunOptions, run_sweep_command  # noqa: PLC0415  # as above
+    from spica_async.cli.run import read_run_options, run_sweep_command  # noqa: PLC0415  # as above
 
     broker = read_broker_options(
         bus,
@@ -86,10 +87,56 @@ def run(
         trace_urls=trace_url,
         management=management,
     )
-    if grace_seconds is None:
-        grace_seconds = options.DEFAULT_GRACE_SECONDS if broker else 0.0
-    how = RunOptions(slots=slots, output=output, grace_seconds=grace_seconds, broker=broker)
+    how = read_run_options(
+        slots=slots, output=output, grace_seconds=grace_seconds, broker=broker, journal=journal
+    )
     raise typer.Exit(run_sweep_command(config, how, as_json=json))
+
+
+@app.command()
+def resume(
+    sweep: Annotated[str, typer.Argument(help="the name of the sweep's folder", metavar="SWEEP")],
+    *,
+    bus: options.Bus = None,
+    slots: options.Slots = None,
+    output: options.Output = options.DEFAULT_OUTPUT,
+    journal: options.Journal = None,
+    json: options.AsJson = False,
+    grace_seconds: options.GraceSeconds = None,
+    hard_limit_seconds: options.HardLimitSeconds = None,
+    trace_host: options.TraceHost = None,
+    trace_port: options.TracePort = None,
+    trace_url: options.TraceUrls = None,
+    management: options.ManagementUrl = None,
+    ca: options.Ca = None,
+    cert: options.Cert = None,
+    key: options.Key = None,
+) -> None:
+    """Go on with a sweep that was interrupted or has crashed, where it was left.
+
+    What has been measured is not measured again. A sweep that has ended is shown once more.
+    """
+    from spica_async.cli.broker import read_broker_options  # noqa: PLC0415  # `--help` stays light
+    from spica_async.cli.run import (  # noqa: PLC0415  # as above
+        read_run_options,
+        resume_sweep_command,
+    )
+
+    broker = read_broker_options(
+        bus,
+        ca=ca,
+        cert=cert,
+        key=key,
+        hard_limit_seconds=hard_limit_seconds,
+        trace_host=trace_host,
+        trace_port=trace_port,
+        trace_urls=trace_url,
+        management=management,
+    )
+    how = read_run_options(
+        slots=slots, output=output, grace_seconds=grace_seconds, broker=broker, journal=journal
+    )
+    raise typer.Exit(resume_sweep_command(sweep, how, as_json=json))
 
 
 @app.command()

@@ -60,7 +60,19 @@ def read_inputs(path: Path, note: Callable[[str], None]) -> Inputs:
     Raises:
         InputError: if either has something wrong with it.
     """
-    config = load_config(path)
+    return inputs_of(load_config(path), note)
+
+
+def inputs_of(config: SmartSearchConfig, note: Callable[[str], None]) -> Inputs:
+    """Check a configuration against the trace that it names.
+
+    Args:
+        config: sound in itself.
+        note: told what the user should know.
+
+    Raises:
+        InputError: if something is wrong with the trace, or does not go with the goal.
+    """
     # Asked again by the plan, in a process of its own; here so that a mistake shows at once.
     filter_scaling_policies(config)
     workload = config.workload

@@ -9,6 +9,7 @@ import typer
 
 from spica_async.bus.limits import DEFAULT_HARD_LIMIT_SECONDS, HOLD_MARGIN_SECONDS
 
+DEFAULT_OUTPUT = Path("results")
 DEFAULT_GRACE_SECONDS = 10.0
 """With a broker; enough for a small replay to end and for its result to arrive."""
 
@@ -64,6 +65,15 @@ Slots = Annotated[
     int | None,
     typer.Option(
         min=1, help="replays at a time on this machine; default: cores; with a broker: none"
+    ),
+]
+Journal = Annotated[
+    str | None,
+    typer.Option(
+        help="where sweeps are kept for when they are resumed: postgresql://user:password@host/name"
+        " or sqlite:///file; default: the variable SPICA_JOURNAL, or journal.sqlite3 in the folder"
+        " of --output",
+        metavar="URL",
     ),
 ]
 Output = Annotated[Path, typer.Option(help="folder for the sweep's own folder")]

@@ -1,6 +1,6 @@
 """Requests out, results in: the coordinator's side of the bus."""
 
-from spica_async.evaluations.in_flight import EvaluationGivenUpError, Evaluations
+from spica_async.evaluations.in_flight import Earlier, EvaluationGivenUpError, Evaluations
 from spica_async.evaluations.incoming import Discarded
 
-__all__ = ["Discarded", "EvaluationGivenUpError", "Evaluations"]
+__all__ = ["Discarded", "Earlier", "EvaluationGivenUpError", "Evaluations"]

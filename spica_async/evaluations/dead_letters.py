@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -128,7 +128,7 @@ class DeadLetters:
         *,
         outgoing: Outgoing,
         reply_to: str,
-        settle: Callable[[EvaluationResult], StrEnum | None],
+        settle: Callable[[EvaluationResult], Awaitable[StrEnum | None]],
         lost: Callable[[str], None],
     ) -> None:
         self.dropped = CountedWarnings("coordinator.dead_letter_dropped")
@@ -152,7 +152,7 @@ class DeadLetters:
         if dead.reply_to == self._reply_to:
             if dead.verdict is None:
                 self._lost(evaluation_id)
-            elif (why := self._settle(dead.verdict)) is not None:
+            elif (why := await self._settle(dead.verdict)) is not None:
                 raise UnwantedDeadLetterError(DeadLetterKind.NOT_AWAITED, f"{evaluation_id}: {why}")
         elif dead.verdict is None:
             raise UnwantedDeadLetterError(DeadLetterKind.OTHERS_DROPPED, evaluation_id)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, Self
 
 import structlog
 
 from schemas.messages import EvaluationRequest, EvaluationResult
-from spica_async.bus.port import Bus, BusError, BusUnavailableError, Consumer, Message
+from spica_async.bus.port import Bus, BusError, BusUnavailableError, Consumer, Delivery, Message
 from spica_async.bus.topology import DEAD_QUEUE, WORKER_TOPICS, requests_queue, results_queue
 from spica_async.evaluations.counting import CountedWarnings
 from spica_async.evaluations.dead_letters import DeadLetters
@@ -49,10 +49,36 @@ class EvaluationGivenUpError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """An evaluation that somebody waits for; its result is None once it is given up."""
+    """An evaluation that somebody waits for.
+
+    Attributes:
+        sweep_id: of its sweep.
+        result: None once it is given up.
+        kept: set once the result is where it cannot be lost.
+    """
 
     sweep_id: str
     result: asyncio.Future[EvaluationResult | None]
+    kept: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """What an earlier run of the sweep, which ended without a goodbye, has left on the bus.
+
+    Attributes:
+        run: the number of this run, from 1; workers take no requests of one that said goodbye.
+        requested: evaluations whose requests were sent, and whose results may be on their way.
+        ended: evaluations that have their result.
+    """
+
+    run: int = 1
+    requested: Collection[str] = ()
+    ended: Collection[str] = ()
+
+
+async def _do_nothing(*_: object) -> None:
+    pass
 
 
 class Evaluations:
@@ -72,12 +98,13 @@ class Evaluations:
         versions: Mapping[str, str],
         on_fleet: Callable[[FleetView], None] | None,
         lost_after_seconds: float,
+        earlier: Earlier,
     ) -> None:
         self._bus = bus
         self._coordinator = coordinator
         self._results = results_queue(coordinator)
         self._turn = asyncio.Semaphore(parallel)
-        self._outgoing = Outgoing(coordinator, self._results.name)
+        self._outgoing = Outgoing(coordinator, self._results.name, earlier.run)
         self._fleet = Fleet(fingerprint, versions)
         self._watch = FleetWatch(self._fleet, on_fleet)
         self._sender = RequestSender(
@@ -95,9 +122,16 @@ class Evaluations:
             lost=self._sender.dropped,
         )
         self._discarded = CountedWarnings("coordinator.result_discarded")
-        self._waiting: dict[str, _Waiting] = {}
-        self._ended: set[str] = set()
+        # Their results may come before anybody has asked for them again.
+        self._adopted = {
+            evaluation_id: _Waiting(coordinator, asyncio.get_running_loop().create_future())
+            for evaluation_id in earlier.requested
+        }
+        self._waiting: dict[str, _Waiting] = dict(self._adopted)
+        self._ended: set[str] = set(earlier.ended)
+        self._taking: set[asyncio.Task[None]] = set()
         self._cancelled = False
+        self._says_goodbye = True
 
     @classmethod
     @asynccontextmanager
@@ -112,10 +146,12 @@ class Evaluations:
         on_fleet: Callable[[FleetView], None] | None = None,
         watch_seconds: float = WATCH_SECONDS,
         lost_after_seconds: float = LOST_AFTER_SECONDS,
+        earlier: Earlier = Earlier(),
     ) -> AsyncIterator[Self]:
         """Declare the queues, take results and look after requests while the context is open.
 
-        Closing tells the workers that nobody waits any more, and deletes the results queue.
+        Closing tells the workers that nobody waits any more, and deletes the results queue,
+        unless `leave_all_as_it_is` was called.
 
         Args:
             bus: that the workers are on.
@@ -127,6 +163,7 @@ class Evaluations:
             watch_seconds: between one look at the queues and the next.
             lost_after_seconds: a request that neither the queue nor a worker has for so long is
                 sent again.
+            earlier: what is known of a run before this one.
 
         Raises:
             SpicaError: the queues are not as we need them (see `RequestSender.declare`); in a
@@ -140,6 +177,7 @@ class Evaluations:
             versions=versions or {},
             on_fleet=on_fleet,
             lost_after_seconds=lost_after_seconds,
+            earlier=earlier,
         )
         await evaluations._sender.declare()
         reachable = True
@@ -151,7 +189,7 @@ class Evaluations:
                 asyncio.TaskGroup() as group,
             ):
                 tasks = [
-                    group.create_task(evaluations._receive(results)),
+                    group.create_task(evaluations._receive(results, group)),
                     group.create_task(evaluations._dead_letters.take(dead_letters)),
                     group.create_task(evaluations._watch.hear(events)),
                     group.create_task(evaluations._watch.show(watch_seconds)),
@@ -161,7 +199,7 @@ class Evaluations:
                 try:
                     yield evaluations
                 finally:
-                    for task in tasks:
+                    for task in (*tasks, *evaluations._taking):
                         task.cancel()
         except BusUnavailableError:
             reachable = False
@@ -171,7 +209,7 @@ class Evaluations:
             raise
         finally:
             evaluations._report()
-            if reachable:
+            if reachable and evaluations._says_goodbye:
                 await evaluations._leave()
 
     @property
@@ -184,8 +222,21 @@ class Evaluations:
         """How many requests were lost on their way, as far as we could tell, and sent again."""
         return self._sender.resent
 
-    async def evaluate(self, request: EvaluationRequest) -> EvaluationResult:
+    async def evaluate(
+        self,
+        request: EvaluationRequest,
+        *,
+        on_request: Callable[[], Awaitable[None]] = _do_nothing,
+        on_result: Callable[[EvaluationResult], Awaitable[None]] = _do_nothing,
+    ) -> EvaluationResult:
         """Wait for a turn, send the request and wait for its result, however long that takes.
+
+        A request that an earlier run has sent is not sent again, unless it turns out to be lost.
+
+        Args:
+            request: what to evaluate.
+            on_request: awaited before the request is sent.
+            on_result: awaited before the bus is told that we have the result.
 
         Raises:
             ValueError: an evaluation of that id was asked for before.
@@ -193,16 +244,26 @@ class Evaluations:
             SpicaError: the requests' queue cannot be had.
         """
         evaluation_id = request.evaluation_id
-        if evaluation_id in self._waiting or evaluation_id in self._ended:
+        adopted = self._adopted.pop(evaluation_id, None)
+        if adopted is None and (evaluation_id in self._waiting or evaluation_id in self._ended):
             raise ValueError(f"evaluation {evaluation_id} was asked for before")
-        waiting = _Waiting(request.sweep_id, asyncio.get_running_loop().create_future())
-        self._waiting[evaluation_id] = waiting
+        waiting = adopted or self._wait_for(request)
         result: EvaluationResult | None = None
         try:
             async with self._turn:
-                if not self._cancelled:
-                    await self._sender.send(evaluation_id, self._outgoing.request(request))
+                message = self._outgoing.request(request)
+                if adopted is not None:
+                    self._sender.adopt(evaluation_id, message)
                     result = await waiting.result
+                    if result is not None and result.measurement.cause == "trace_unavailable":
+                        # It named places where the earlier run has offered the trace.
+                        adopted.kept.set()
+                        adopted, result, waiting = None, None, self._wait_for(request)
+                if adopted is None and await self._send(message, evaluation_id, on_request):
+                    result = await waiting.result
+                if result is not None:
+                    await on_result(result)
+                    waiting.kept.set()
         finally:
             del self._waiting[evaluation_id]
             self._ended.add(evaluation_id)
@@ -212,6 +273,15 @@ class Evaluations:
         if result is None:
             raise EvaluationGivenUpError(evaluation_id)
         return result
+
+    def _wait_for(self, request: EvaluationRequest) -> _Waiting:
+        waiting = _Waiting(request.sweep_id, asyncio.get_running_loop().create_future())
+        self._waiting[request.evaluation_id] = waiting
+        return waiting
+
+    def leave_all_as_it_is(self) -> None:
+        """Close without a goodbye: requests and the queue of results are for a later run."""
+        self._says_goodbye = False
 
     async def cancel(self, grace_seconds: float) -> None:
         """Send nothing more and give up what is not known to run, here and on the workers.
@@ -226,24 +296,38 @@ class Evaluations:
                 waiting.result.set_result(None)
         await self._bus.broadcast(self._outgoing.cancellation(self._coordinator, grace_seconds))
 
-    async def _receive(self, results: Consumer) -> None:
-        async for delivery in results:
-            self._take(delivery.message)
-            await acknowledge(delivery)
+    async def _send(
+        self, message: Message, evaluation_id: str, on_request: Callable[[], Awaitable[None]]
+    ) -> bool:
+        """Send a request, unless all are cancelled by now; whether it was sent."""
+        if not self._cancelled:
+            await on_request()
+        if self._cancelled:
+            return False
+        await self._sender.send(evaluation_id, message)
+        return True
 
-    def _take(self, message: Message) -> None:
+    async def _receive(self, results: Consumer, group: asyncio.TaskGroup) -> None:
+        async for delivery in results:
+            # Each waits until its result is kept, and the bus hands out no more than we can hold.
+            task = group.create_task(self._take(delivery))
+            self._taking.add(task)
+            task.add_done_callback(self._taking.discard)
+
+    async def _take(self, delivery: Delivery) -> None:
         try:
-            result = read_result(message)
+            result = read_result(delivery.message)
         except UnreadableResultError as error:
             self._discarded.add(error.kind, error=str(error))
-            self._fail(error)
-            return
-        late = self._settle(result)
-        if late is not None:
-            self._discarded.add(late, evaluation=result.evaluation_id)
+            await self._fail(error)
+        else:
+            late = await self._settle(result)
+            if late is not None:
+                self._discarded.add(late, evaluation=result.evaluation_id)
+        await acknowledge(delivery)
 
-    def _settle(self, result: EvaluationResult) -> Discarded | None:
-        """End an evaluation with its result; or tell why that cannot be."""
+    async def _settle(self, result: EvaluationResult) -> Discarded | None:
+        """End an evaluation with its result and wait until that is kept; or tell why it cannot."""
         waiting = self._waiting.get(result.evaluation_id)
         if waiting is None:
             known = result.evaluation_id in self._ended
@@ -251,16 +335,20 @@ class Evaluations:
         if result.sweep_id != waiting.sweep_id:
             return Discarded.OTHER_SWEEP
         if waiting.result.done():
+            await waiting.kept.wait()
             return Discarded.LATE
         waiting.result.set_result(result)
+        await waiting.kept.wait()
         return None
 
-    def _fail(self, error: UnreadableResultError) -> None:
+    async def _fail(self, error: UnreadableResultError) -> None:
         """End the evaluation that an unreadable result is about: there will be no other."""
         waiting = self._waiting.get(error.subject or "")
         if waiting is not None and error.subject is not None:
             detail = f"the worker's result cannot be read: {error}"
-            self._settle(failed_result(error.subject, waiting.sweep_id, "result_malformed", detail))
+            await self._settle(
+                failed_result(error.subject, waiting.sweep_id, "result_malformed", detail)
+            )
 
     async def _leave(self) -> None:
         """Tell the workers that nobody waits any more; what is left to them, they then drop."""

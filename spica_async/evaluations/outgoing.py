@@ -16,10 +16,17 @@ from spica_async.bus.port import Message
 
 
 class Outgoing:
-    """Puts what one coordinator has to say into messages."""
+    """Puts what one coordinator has to say into messages.
 
-    def __init__(self, coordinator: str, reply_to: str) -> None:
+    Args:
+        coordinator: its name.
+        reply_to: the queue of its results.
+        run: how often its sweep was begun or resumed, this time included.
+    """
+
+    def __init__(self, coordinator: str, reply_to: str, run: int) -> None:
         self._coordinator = coordinator
+        self._run = run
         self._source = f"spica/coordinator/{coordinator}"
         self._reply_to = reply_to
 
@@ -29,7 +36,7 @@ class Outgoing:
             id=request.evaluation_id,
             source=self._source,
             subject=request.evaluation_id,
-            data=request,
+            data=request.model_copy(update={"run": self._run}),
         )
         return _message(envelope, self._reply_to)
 
@@ -45,7 +52,9 @@ class Outgoing:
 
     def cancellation(self, sweep_id: str, grace_seconds: float) -> Message:
         """Tell that nobody waits any more for what has not started."""
-        cancellation = SweepCancellation(sweep_id=sweep_id, grace_seconds=grace_seconds)
+        cancellation = SweepCancellation(
+            sweep_id=sweep_id, run=self._run, grace_seconds=grace_seconds
+        )
         return _message(SweepCancelled(source=self._source, subject=sweep_id, data=cancellation))
 
 

@@ -89,6 +89,11 @@ class RequestSender:
                 return
         raise SpicaError(f"{self._requests.name} is deleted as often as it is declared")
 
+    def adopt(self, evaluation_id: str, message: Message) -> None:
+        """Look after a request that an earlier run has sent, as if we had sent it just now."""
+        self._messages[evaluation_id] = message
+        self._note_sent(evaluation_id)
+
     def ended(self, evaluation_id: str) -> None:
         """Nobody waits for it any more."""
         self._messages.pop(evaluation_id, None)

@@ -57,6 +57,25 @@ class TrialLedger:
         self._add(placed)
         return placed
 
+    def restore(self, suggestions: Sequence[Suggestion], *, asked: bool) -> None:
+        """Takes in suggestions that an earlier ledger of the same study has numbered, as pending.
+
+        Args:
+            suggestions: The next ones, in order.
+            asked: Whether an ask made some of them, rather than the caller all.
+
+        Raises:
+            ValueError: If they are not the next ones, or the study does not allow one of them.
+        """
+        first = len(self._history) + len(self._pending)
+        if [one.number for one in suggestions] != [*range(first, first + len(suggestions))]:
+            raise ValueError(f"suggestions do not go on from number {first}")
+        for suggestion in suggestions:
+            accept(self._study.parameters, suggestion.assignment)
+        if asked:
+            self._told_before_last_ask = len(self._history)
+        self._add(suggestions)
+
     def tell(self, trials: Sequence[Trial]) -> None:
         """Takes in what is known of pending suggestions.
 

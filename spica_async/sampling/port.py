@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Protocol
 
 from spica_async.sampling.types import Suggestion, Trial
@@ -38,6 +38,12 @@ class SamplerStats:
     compile_seconds: float = 0.0
     compile_wait_seconds: float = 0.0
 
+    def add(self, other: SamplerStats) -> None:
+        """Count what another sampler has done in, as one that went before does."""
+        for field in fields(self):
+            name = field.name
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
 
 class Sampler(Protocol):
     """Proposes assignments for one branch and learns from their trials."""
@@ -60,6 +66,20 @@ class Sampler(Protocol):
 
         Raises:
             ValueError: If the study does not allow an assignment. Then none is taken in.
+        """
+
+    async def restore(self, suggestions: Sequence[Suggestion], *, asked: bool) -> None:
+        """Takes in, as pending, what an earlier sampler of the same study was asked for or given.
+
+        Done in the order in which it happened, with what was told in between, this sampler then
+        proposes what that one would have.
+
+        Args:
+            suggestions: The next ones, in order.
+            asked: Whether an ask made some of them, rather than the caller all.
+
+        Raises:
+            ValueError: If they are not the next ones, or the study does not allow one of them.
         """
 
     async def tell(self, trials: Sequence[Trial]) -> None:

@@ -142,6 +142,14 @@ class SamplerProcess:
         async with self._turn:
             return self._ledger.place(assignments)
 
+    async def restore(self, suggestions: Sequence[Suggestion], *, asked: bool) -> None:
+        """Takes in what an earlier sampler was asked for or given; see `Sampler.restore`.
+
+        Raises:
+            ValueError: If they are not the next ones, or the study does not allow one of them.
+        """
+        self._ledger.restore(suggestions, asked=asked)
+
     async def tell(self, trials: Sequence[Trial]) -> None:
         """Takes in what is known of pending suggestions; see `Sampler.tell`.
 
@@ -252,7 +260,8 @@ class SamplerProcess:
     async def _start(self) -> DesignerChannel:
         self._channel = await DesignerChannel.start(self._study, self._designer, self._log_path)
         self._starts += 1
-        self.stats.restarts = self._starts - 1
+        if self._starts > 1:
+            self.stats.restarts += 1
         return self._channel
 
     async def _discard(self) -> None:

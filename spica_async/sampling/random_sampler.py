@@ -52,6 +52,14 @@ class RandomSampler:
         """
         return self._ledger.place(assignments)
 
+    async def restore(self, suggestions: Sequence[Suggestion], *, asked: bool) -> None:
+        """Takes in what an earlier sampler was asked for or given; see `Sampler.restore`.
+
+        Raises:
+            ValueError: If they are not the next ones, or the study does not allow one of them.
+        """
+        self._ledger.restore(suggestions, asked=asked)
+
     async def tell(self, trials: Sequence[Trial]) -> None:
         """Takes in what is known of pending suggestions; see `Sampler.tell`.
 

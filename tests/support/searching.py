@@ -21,12 +21,13 @@ from schemas.messages import (
     Sample,
 )
 from schemas.results import CandidateRecord
-from spica_async.branch_search import BranchSearch
+from spica_async.branch_course import BranchCourse
 from spica_async.bus.memory import MemoryBus
 from spica_async.bus.port import Delivery, Message, UnroutableError
 from spica_async.bus.topology import EVALUATION_STARTED_TOPIC, requests_queue
 from spica_async.evaluations import Evaluations
 from spica_async.fleet import FleetView
+from spica_async.journal.log import NoLog
 from spica_async.plan.types import SweepPlan
 from spica_async.proposals import EnumeratedProposer, Proposer, StudyProposer
 from spica_async.sampling.port import SamplerStats
@@ -144,6 +145,10 @@ class FakeSampler:
         first, self.asked = self.asked, self.asked + len(assignments)
         return [Suggestion(first + n, assignment) for n, assignment in enumerate(assignments)]
 
+    async def restore(self, suggestions: Sequence[Suggestion], *, asked: bool) -> None:
+        assert [one.number for one in suggestions][:1] == [self.asked]
+        self.asked += len(suggestions)
+
     async def tell(self, trials: Sequence[Trial]) -> None:
         await asyncio.sleep(0)
         self.history += trials
@@ -174,6 +179,9 @@ class ScriptedSampler:
     async def place(self, assignments: Sequence[Assignment]) -> list[Suggestion]:
         raise AssertionError("a script is all that is proposed")
 
+    async def restore(self, suggestions: Sequence[Suggestion], *, asked: bool) -> None:
+        self.asked += len(suggestions)
+
     async def tell(self, trials: Sequence[Trial]) -> None:
         if self.on_tell is not None:
             await self.on_tell(trials)
@@ -194,7 +202,7 @@ class Ledger:
         if self.on_record is not None:
             self.on_record(record)
 
-    def progressed(self, branch: BranchSearch) -> None:
+    def progressed(self, branch: BranchCourse) -> None:
         self.progress.append((branch.space.mode, branch.state.round, branch.state.attempts))
 
     def fleet(self, view: FleetView) -> None:
@@ -211,7 +219,7 @@ class Run:
     samplers: dict[str, Any]
 
     @property
-    def branch(self) -> BranchSearch:
+    def branch(self) -> BranchCourse:
         return self.search.branches[0]
 
     @property
@@ -257,7 +265,7 @@ async def run_search(
             sweep_id="sweep",
             plan=plan,
             trace=None,
-            evaluations=evaluations,
+            log=NoLog(),
             observer=ledger,
             elapsed=lambda: 1.5,
         )
@@ -266,16 +274,17 @@ async def run_search(
         async with AsyncExitStack() as stack:
             for worker in workers:
                 await stack.enter_async_context(worker.running())
-            await _drive(run, open_proposer, started)
+            await _drive(run, open_proposer, evaluations, started)
     return run
 
 
 async def _drive(
     run: Run,
     open_proposer: ProposerFactory,
+    evaluations: Evaluations,
     started: Callable[[Run, asyncio.Task[None]], Any] | None,
 ) -> None:
-    task = asyncio.ensure_future(run.search.run(open_proposer))
+    task = asyncio.ensure_future(run.search.run(open_proposer, evaluations))
     if started is not None:
         started(run, task)
     try:

@@ -23,6 +23,7 @@ from spica_async.bus.rabbitmq import BusState, RabbitBus
 from spica_async.evaluations import Evaluations
 from spica_async.evaluations.in_flight import LOST_AFTER_SECONDS, WATCH_SECONDS
 from spica_async.fleet import FleetView
+from spica_async.journal.log import NoLog
 from spica_async.plan.budget import enumerable_points
 from spica_async.plan.types import SweepPlan
 from spica_async.results import ResultsFolder
@@ -201,6 +202,7 @@ async def sweeping(
                 fingerprint=FINGERPRINT,
                 planning_seconds=0.0,
                 spent_seconds=0.0,
+                log=NoLog(),
                 grace_seconds=grace_seconds,
             )
             running._task = asyncio.create_task(sweep.run(bus, running.stop), name=sweep_id)

@@ -28,6 +28,9 @@ class FakeSampler:
     async def place(self, assignments: Sequence[Assignment]) -> list[Suggestion]:
         raise AssertionError("nothing is to be placed")
 
+    async def restore(self, suggestions: Sequence[Suggestion], *, asked: bool) -> None:
+        raise AssertionError("nothing is to be restored")
+
     async def tell(self, trials: Sequence[Trial]) -> None:
         self.told += trials
 

@@ -30,7 +30,7 @@ RECORD = CandidateRecord(
 def test_a_full_disk_names_the_folder(tmp_path: Path) -> None:
     full = tmp_path / "sweep"
     full.mkdir()
-    (full / "candidates.jsonl").symlink_to("/dev/full")
+    (full / ".candidates.jsonl.part").symlink_to("/dev/full")
     with (
         pytest.raises(SpicaError) as refusal,
         ResultsFolder.create(tmp_path, "sweep") as folder,

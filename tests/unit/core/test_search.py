@@ -108,7 +108,7 @@ async def test_a_worker_sees_the_sample_the_load_and_the_sla_and_no_goal(
     (body,) = run.worker.bodies
     data = json.loads(body)["data"]
     assert set(data) == {
-        *("evaluation_id", "sweep_id", "sample", "load", "sla", "max_eval_seconds"),
+        *("evaluation_id", "sweep_id", "run", "sample", "load", "sla", "max_eval_seconds"),
     }
     assert data["evaluation_id"] == "sweep-agg-0"
     assert data["sla"] == {"ttft_ms": None, "itl_ms": None, "e2e_ms": 77.0}

@@ -29,6 +29,7 @@ from spica_async.bus.port import (
 )
 from spica_async.bus.topology import WORKER_HEARTBEAT_TOPIC, declare, requests_queue
 from spica_async.errors import SpicaError
+from spica_async.journal.log import NoLog
 from spica_async.plan.types import SweepPlan
 from spica_async.results import ResultsFolder
 from spica_async.sampling.types import Study
@@ -70,6 +71,7 @@ def make_sweep(
             fingerprint="engine",
             planning_seconds=0.5,
             spent_seconds=0.5,
+            log=NoLog(),
             grace_seconds=grace_seconds,
         )
 

@@ -26,7 +26,7 @@ async def test_ids_are_told_once_while_they_are_held() -> None:
 
 async def test_a_cancelled_sweep_is_not_held_any_more() -> None:
     holdings = Holdings()
-    holdings.cancel_sweep("sweep", 0)
+    holdings.cancel_sweep("sweep", 1, 0)
     with pytest.raises(EvaluationCancelledError):
         async with holdings.hold(request()):
             pytest.fail("held")
@@ -43,8 +43,8 @@ async def test_what_has_not_started_is_ended_whatever_the_grace() -> None:
 
 async def hold_and_cancel(holdings: Holdings, grace_seconds: float) -> None:
     async with holdings.hold(request()):
-        holdings.cancel_sweep("sweep", grace_seconds)
-        holdings.cancel_sweep("sweep", grace_seconds)
+        holdings.cancel_sweep("sweep", 1, grace_seconds)
+        holdings.cancel_sweep("sweep", 1, grace_seconds)
         await asyncio.Event().wait()
 
 
@@ -64,7 +64,7 @@ async def test_the_end_of_the_task_is_no_cancelled_evaluation() -> None:
     async def hold() -> None:
         async with holdings.hold(request()) as holding:
             holding.has_started = True
-            holdings.cancel_sweep("sweep", 0)
+            holdings.cancel_sweep("sweep", 1, 0)
             await asyncio.Event().wait()
 
     task = asyncio.ensure_future(hold())
@@ -79,7 +79,7 @@ async def test_only_so_many_sweeps_are_remembered(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("workers.holdings._REMEMBERED_SWEEPS", 2)
     holdings = Holdings()
     for sweep_id in ("a", "b", "a", "c"):
-        holdings.cancel_sweep(sweep_id, 0)
+        holdings.cancel_sweep(sweep_id, 1, 0)
     async with holdings.hold(request(sweep_id="b")):
         pass
     for sweep_id in ("a", "c"):
@@ -93,13 +93,13 @@ async def test_a_word_that_comes_while_it_ends_changes_nothing() -> None:
 
     async def hold() -> None:
         async with holdings.hold(request()):
-            holdings.cancel_sweep("sweep", 0)
+            holdings.cancel_sweep("sweep", 1, 0)
             try:
                 await asyncio.Event().wait()
             finally:
                 # As a trace that is let go takes a moment.
                 await asyncio.sleep(0)
-                holdings.cancel_sweep("sweep", 0)
+                holdings.cancel_sweep("sweep", 1, 0)
                 await asyncio.sleep(0)
 
     with pytest.raises(EvaluationCancelledError):

@@ -1,0 +1,145 @@
+"""The facts of a sweep, as its journal keeps them: all that it takes to go on after a crash.
+
+A sweep is what its facts come to, taken in their order. Each is on disk before anything outside
+hears of it. Samples, keys and verdicts are not among them: they follow from a proposal, a result
+and the configuration.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, JsonValue, TypeAdapter
+
+from schemas.base import MessageModel
+from schemas.messages import EvaluationResult
+from schemas.results import ProposalSource, SweepResult
+
+
+class _Fact(MessageModel):
+    at: float = Field(ge=0, description="seconds that the sweep had run for, pauses not counted")
+
+
+class PlannedBranch(MessageModel):
+    """What one branch searches."""
+
+    branch: str
+    backends: list[str]
+    configurations: int = Field(ge=1, description="of shapes and replicas")
+    parameters: list[str] = Field(description="of the study, by name")
+
+
+class Planned(_Fact):
+    """It is settled what is searched."""
+
+    kind: Literal["planned"] = "planned"
+    digest: str = Field(description="of the plan: another one gives the proposals another meaning")
+    trace_sha256: str | None = None
+    versions: dict[str, str] = Field(description="of the engine's distributions")
+    planning_seconds: float = Field(ge=0)
+    branches: list[PlannedBranch]
+
+
+class Started(_Fact):
+    """A coordinator goes to work on it, for the first time or again."""
+
+    kind: Literal["started"] = "started"
+    run: int = Field(ge=1, description="how often one has, this time included")
+    owner: str
+    bus: str = Field(description="where its requests go: `memory`, or a broker without its login")
+
+
+class Proposed(MessageModel):
+    """One suggestion."""
+
+    number: int = Field(ge=0, description="place among the branch's suggestions")
+    source: ProposalSource
+    assignment: dict[str, float | int | str] | None = Field(
+        default=None, description="the study's values"
+    )
+    index: int | None = Field(default=None, ge=0, description="place in the list of all there is")
+    projection: dict[str, JsonValue] | None = Field(
+        default=None, description="how the latent shape became a configuration"
+    )
+    stand_in: str | None = None
+    sample: str = Field(description="digest of the sample's key")
+
+
+class OptimizerCosts(MessageModel):
+    """What the optimizer of a branch has done in this run so far; see `SamplerStats`."""
+
+    asks: int = 0
+    suggestions: int = 0
+    stand_ins: int = 0
+    restarts: int = 0
+    recycled: int = 0
+    suggest_seconds: float = 0.0
+    start_seconds: float = 0.0
+    compile_seconds: float = 0.0
+    compile_wait_seconds: float = 0.0
+
+
+class Suggested(_Fact):
+    """The branch has proposals: what is new among them will be evaluated."""
+
+    kind: Literal["suggested"] = "suggested"
+    branch: str
+    proposals: list[Proposed] = Field(min_length=1)
+    instead: bool = Field(
+        default=False, description="in place of duplicates among the suggestions before"
+    )
+    costs: OptimizerCosts
+
+
+class Requested(_Fact):
+    """An evaluation request is about to be sent."""
+
+    kind: Literal["requested"] = "requested"
+    branch: str
+    number: int
+
+
+class Measured(_Fact):
+    """An evaluation has its result."""
+
+    kind: Literal["measured"] = "measured"
+    branch: str
+    number: int
+    result: EvaluationResult
+    waited_seconds: float = Field(ge=0, description="from the suggestion to the start on a worker")
+
+
+class Told(_Fact):
+    """The optimizer is about to hear what became of its suggestions."""
+
+    kind: Literal["told"] = "told"
+    branch: str
+    numbers: list[int] = Field(min_length=1)
+
+
+class Concluded(_Fact):
+    """The branch wants no more suggestions, because what is found no longer gets better."""
+
+    kind: Literal["concluded"] = "concluded"
+    branch: str
+    by: Literal["branch", "sweep"] = Field(description="whose candidates no longer get better")
+
+
+class Stopped(_Fact):
+    """A coordinator has left it in good order; what was in flight is given up."""
+
+    kind: Literal["stopped"] = "stopped"
+    reason: str
+
+
+class Ended(_Fact):
+    """It has come to its end."""
+
+    kind: Literal["ended"] = "ended"
+    result: SweepResult = Field(description="without the ranking, which follows from the rest")
+
+
+BranchFact = Suggested | Requested | Measured | Told | Concluded
+SweepFact = Annotated[Planned | Started | BranchFact | Stopped | Ended, Field(discriminator="kind")]
+SWEEP_FACT: TypeAdapter[SweepFact] = TypeAdapter(SweepFact)
+"""Reads a fact from its JSON."""

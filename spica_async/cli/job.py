@@ -1,0 +1,207 @@
+"""What a command is to do with a sweep: begin a new one, or go on with one of the journal's."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from schemas.journal import Planned, PlannedBranch
+from spica_async.cli.inputs import Inputs
+from spica_async.cli.journal import JournalOptions, enter, new_lease, opened, prepare, take
+from spica_async.errors import SpicaError
+from spica_async.journal import Journal, Lease
+from spica_async.journal.log import SweepLog
+from spica_async.journal.past import PastRuns
+from spica_async.plan.digest import plan_digest
+from spica_async.plan.types import SweepPlan
+from spica_async.results import ResultsFolder, new_sweep_id
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSweep:
+    """A sweep that this process runs.
+
+    Attributes:
+        folder: takes what is found.
+        log: takes its facts.
+        past: what it has come to so far.
+        owner: this process, as the journal knows it.
+    """
+
+    folder: ResultsFolder
+    log: SweepLog
+    past: PastRuns
+    owner: str
+
+
+class Job(Protocol):
+    """A sweep to be run by this process."""
+
+    @property
+    def sweep_id(self) -> str:
+        """Its name."""
+
+    @property
+    def inputs(self) -> Inputs:
+        """Its configuration and its trace."""
+
+    async def before_planning(self, stack: AsyncExitStack) -> PastRuns:
+        """See that it can be run at all; what it has come to so far.
+
+        Raises:
+            SpicaError: it cannot.
+        """
+
+    async def while_planning(self) -> None:
+        """What can be done beside the planning."""
+
+    async def after_planning(self, stack: AsyncExitStack) -> OpenSweep:
+        """Open everything that is written to.
+
+        Raises:
+            SpicaError: something of it cannot be opened.
+        """
+
+
+class NewJob:
+    """A sweep that nobody knows of until it is planned.
+
+    Args:
+        inputs: its configuration and its trace.
+        root: the folder for its own folder.
+        journal: where it is entered.
+    """
+
+    def __init__(self, inputs: Inputs, *, root: Path, journal: JournalOptions) -> None:
+        self.sweep_id = new_sweep_id()
+        self.inputs = inputs
+        self._root = root.absolute()
+        self._options = journal
+        self._journal: Journal | None = None
+
+    async def before_planning(self, stack: AsyncExitStack) -> PastRuns:
+        """A server that does not answer shows before the work begins."""
+        if self._options.is_server:
+            self._journal = await stack.enter_async_context(opened(self._options))
+        return PastRuns()
+
+    async def while_planning(self) -> None:
+        """Load the database's library."""
+        await prepare()
+
+    async def after_planning(self, stack: AsyncExitStack) -> OpenSweep:
+        """Make the folder, and enter the sweep into the journal as ours."""
+        lease = new_lease()
+        folder = stack.enter_context(ResultsFolder.create(self._root, self.sweep_id))
+        folder.write_config(self.inputs.config)
+        journal = self._journal
+        if journal is None:
+            journal = await stack.enter_async_context(opened(self._options))
+        await enter(journal, self.sweep_id, self.inputs.config, folder.path, lease)
+        log = await stack.enter_async_context(SweepLog.open(journal, self.sweep_id, lease, last=0))
+        return OpenSweep(folder, log, PastRuns(), lease.owner)
+
+
+class ResumedJob:
+    """A sweep of the journal's that is gone on with.
+
+    Args:
+        sweep_id: its name.
+        inputs: its configuration and its trace.
+        folder: where its results are.
+        journal: that has it.
+    """
+
+    def __init__(
+        self, sweep_id: str, inputs: Inputs, *, folder: Path, journal: JournalOptions
+    ) -> None:
+        self.sweep_id = sweep_id
+        self.inputs = inputs
+        self._folder = folder
+        self._options = journal
+        self._lease: Lease = new_lease()
+        self._past = PastRuns()
+        self._log: SweepLog | None = None
+
+    async def before_planning(self, stack: AsyncExitStack) -> PastRuns:
+        """Take the sweep, so that nobody else does, and read what it has come to."""
+        journal = await stack.enter_async_context(opened(self._options))
+        await take(journal, self.sweep_id, self._lease)
+        self._past = await PastRuns.read(journal, self.sweep_id)
+        self._log = await stack.enter_async_context(
+            SweepLog.open(journal, self.sweep_id, self._lease, last=self._past.last)
+        )
+        return self._past
+
+    async def while_planning(self) -> None:
+        """Nothing is left to do."""
+        await asyncio.sleep(0)
+
+    async def after_planning(self, stack: AsyncExitStack) -> OpenSweep:
+        """Open its folder again."""
+        assert self._log is not None  # noqa: S101  # planning came after `before_planning`
+        root, name = self._folder.parent, self._folder.name
+        folder = stack.enter_context(ResultsFolder.reopen(root, name))
+        return OpenSweep(folder, self._log, self._past, self._lease.owner)
+
+
+def check_same(
+    past: Planned, plan: SweepPlan, *, trace_sha256: str | None, versions: dict[str, str]
+) -> None:
+    """See that a sweep can be gone on with as it was begun.
+
+    Raises:
+        SpicaError: the engine, the trace or the plan is another one by now.
+    """
+    if past.versions != versions:
+        changed = sorted(
+            name
+            for name in past.versions.keys() | versions.keys()
+            if past.versions.get(name) != versions.get(name)
+        )
+        was = ", ".join(f"{name} {past.versions.get(name, 'missing')}" for name in changed)
+        raise SpicaError(
+            f"the sweep was begun with another engine: {was}; what two engines measure cannot be"
+            " compared: go on with that one, or run the sweep's config.yaml anew"
+        )
+    if past.trace_sha256 != trace_sha256:
+        raise SpicaError(
+            "workload.trace_path: the trace has changed since the sweep was begun: put back the"
+            " one that it was begun with, or run the sweep's config.yaml anew"
+        )
+    if past.digest != plan_digest(plan):
+        raise SpicaError(
+            "what would be searched is no longer what it was when the sweep was begun, as after"
+            " an update of this program, of the model or of performance data: run the sweep's"
+            " config.yaml anew"
+        )
+
+
+def planned_fact(
+    plan: SweepPlan,
+    *,
+    trace_sha256: str | None,
+    versions: dict[str, str],
+    planning_seconds: float,
+    at: float,
+) -> Planned:
+    """What is written down of a plan."""
+    return Planned(
+        at=at,
+        digest=plan_digest(plan),
+        trace_sha256=trace_sha256,
+        versions=versions,
+        planning_seconds=planning_seconds,
+        branches=[
+            PlannedBranch(
+                branch=space.mode,
+                backends=[str(entry) for entry in space.backend.entries],
+                configurations=len(space.pool),
+                parameters=[parameter.name for parameter in space.parameters],
+            )
+            for space in plan.branches
+        ],
+    )

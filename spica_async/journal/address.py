@@ -1,0 +1,99 @@
+"""Where a journal is: a file of SQLite's, or a database of PostgreSQL's."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote, unquote_to_bytes, urlsplit
+
+from spica_async.errors import InputError
+
+_SQLITE: Final = "sqlite:///"
+_POSTGRES: Final = ("postgresql://", "postgres://")
+
+
+@dataclass(frozen=True, slots=True)
+class FileAddress:
+    """A file of SQLite's."""
+
+    path: Path
+
+    def __str__(self) -> str:
+        # A name that is no text would break whatever prints it.
+        return os.fsencode(self.path).decode(errors="backslashreplace")
+
+
+@dataclass(frozen=True, slots=True)
+class ServerAddress:
+    """A database of PostgreSQL's.
+
+    Attributes:
+        url: As PostgreSQL's own clients read it, with the password.
+        name: The same for people: without the password.
+    """
+
+    url: str
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __repr__(self) -> str:
+        return f"ServerAddress({self.name!r})"
+
+
+def journal_url(path: Path) -> str:
+    """The URL of a journal in a file, whatever characters the file's name has."""
+    return _SQLITE + quote(os.fsencode(path.absolute()))
+
+
+def read_address(where: str | Path) -> FileAddress | ServerAddress:
+    """Tell what is meant.
+
+    Args:
+        where: A file's path; or `sqlite:///PATH`, the path percent-encoded as in any URL; or
+            `postgresql://USER:PASSWORD@HOST:PORT/NAME`, with whatever libpq takes behind a `?`.
+
+    Raises:
+        InputError: if it is none of them. The message never shows a password.
+    """
+    if isinstance(where, Path):
+        return _file(where.absolute())
+    if where.startswith(_SQLITE):
+        rest = where.removeprefix(_SQLITE)
+        if re.search("[?#]", rest):
+            raise InputError("journal: in the path of a sqlite:///PATH write ? as %3F and # as %23")
+        if not rest:
+            raise InputError("journal: sqlite:///PATH wants the path of a file")
+        return _file(Path(os.fsdecode(unquote_to_bytes(rest))).absolute())
+    if where.startswith(_POSTGRES):
+        return ServerAddress(where, _without_secrets(where))
+    raise InputError("journal: give sqlite:///PATH or postgresql://USER:PASSWORD@HOST:PORT/NAME")
+
+
+def _file(path: Path) -> FileAddress:
+    if "\0" in str(path):
+        raise InputError("journal: no file has a zero byte in its name")
+    return FileAddress(path)
+
+
+def _without_secrets(url: str) -> str:
+    # Were a password to hold one of these as it is, part of it would be taken for a host's name,
+    # and be shown as that.
+    credentials, _, _ = url.partition("://")[2].rpartition("@")
+    if re.search(r"[@/?#\s]", credentials):
+        raise InputError(
+            "journal: in the user's name, the password and the options of a postgresql:// write "
+            "@ as %40, / as %2F, ? as %3F and # as %23"
+        )
+    try:
+        parts = urlsplit(url)
+        user = f"{parts.username}@" if parts.username else ""
+        # Not the host's name alone: there may be several hosts, or none.
+        hosts = parts.netloc.rpartition("@")[2]
+    except ValueError:
+        raise InputError("journal: this postgresql:// cannot be read as a URL") from None
+    return f"postgresql://{user}{hosts}{parts.path}"

@@ -1,0 +1,246 @@
+"""The log of one running sweep: facts in order, on disk before anything comes of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, Self, TypeVar
+
+import structlog
+from tenacity import (
+    AsyncRetrying,
+    RetryCallState,
+    retry_if_exception_type,
+    stop_after_delay,
+    wait_exponential_jitter,
+)
+
+from schemas.journal import SweepFact
+from spica_async.journal.port import (
+    Fact,
+    Journal,
+    JournalBusyError,
+    JournalError,
+    JournalUnavailableError,
+    Lease,
+    LeaseLostError,
+    SweepTakenError,
+)
+
+LEASE_SECONDS: Final = 30.0
+"""How long a sweep is left alone after the last sign of life of whoever runs it."""
+
+PATIENCE_SECONDS: Final = 600.0
+"""How long a database may be away before the sweep is given up; nothing is lost then either."""
+
+_LONGEST_PAUSE_SECONDS: Final = 5.0
+_RENEWALS_PER_LEASE: Final = 3
+
+log = structlog.get_logger(__name__)
+ResultT = TypeVar("ResultT")
+
+
+class FactLog(Protocol):
+    """Where the facts of a sweep go before they are acted upon."""
+
+    async def record(
+        self, fact: SweepFact, apply: Callable[[], ResultT], *, status: str | None = None
+    ) -> ResultT:
+        """Write a fact down, and once it is there apply it; returns what that returns.
+
+        Facts are applied in the order in which they stand in the log, with nothing in between, so
+        that what has become of them can be worked out again from the log alone. A caller that is
+        cancelled meanwhile has its fact written and applied all the same.
+
+        Args:
+            fact: what is so from now on.
+            apply: lets it have its effect, without waiting for anything.
+            status: the sweep's from now on; None leaves it as it is.
+
+        Raises:
+            JournalError: it cannot be written. Then it is not applied.
+        """
+
+
+class NoLog:
+    """Keeps nothing: for a search that nobody will go on with."""
+
+    async def record(
+        self,
+        fact: SweepFact,  # noqa: ARG002  # the protocol's
+        apply: Callable[[], ResultT],
+        *,
+        status: str | None = None,  # noqa: ARG002  # as above
+    ) -> ResultT:
+        """Apply a fact at once."""
+        return apply()
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    fact: SweepFact
+    status: str | None
+    apply: Callable[[], Any]
+    applied: asyncio.Future[Any]
+
+
+class SweepLog:
+    """Writes the facts of one sweep to a journal, for as long as the lease on the sweep is ours.
+
+    What comes while the disk is busy is then written in one go, so that many evaluations at a time
+    wait no longer than one. Opened by `open`, which tells of the parameters.
+    """
+
+    def __init__(
+        self, journal: Journal, sweep_id: str, lease: Lease, *, last: int, patience_seconds: float
+    ) -> None:
+        self._journal = journal
+        self._sweep_id = sweep_id
+        self._lease = lease
+        self._last = last
+        self._patience = patience_seconds
+        self._entries: asyncio.Queue[_Entry | None] = asyncio.Queue()
+        self._closed = False
+
+    @classmethod
+    @asynccontextmanager
+    async def open(
+        cls,
+        journal: Journal,
+        sweep_id: str,
+        lease: Lease,
+        *,
+        last: int,
+        patience_seconds: float = PATIENCE_SECONDS,
+    ) -> AsyncIterator[Self]:
+        """Write, and renew the lease, while the context is open; then give the sweep back.
+
+        Args:
+            journal: that has the sweep.
+            sweep_id: of a sweep that we have taken.
+            lease: by which we have it.
+            last: number of its latest fact.
+            patience_seconds: how long the database may be away.
+
+        Raises:
+            JournalError: in a group, when nothing more can be written; the context is cancelled.
+        """
+        opened = cls(journal, sweep_id, lease, last=last, patience_seconds=patience_seconds)
+        try:
+            async with asyncio.TaskGroup() as group:
+                writing = group.create_task(opened._write_all())
+                renewing = group.create_task(opened._renew())
+                try:
+                    yield opened
+                finally:
+                    opened._closed = True
+                    # What was handed over is written, even where nobody waits for it any more.
+                    opened._entries.put_nowait(None)
+                    await asyncio.wait({writing})
+                    renewing.cancel()
+        finally:
+            await opened._give_back()
+
+    async def record(
+        self, fact: SweepFact, apply: Callable[[], ResultT], *, status: str | None = None
+    ) -> ResultT:
+        """See `FactLog.record`."""
+        if self._closed:
+            raise JournalUnavailableError(f"sweep {self._sweep_id} is not written any more")
+        applied: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._entries.put_nowait(_Entry(fact, status, apply, applied))
+        result: ResultT = await applied
+        return result
+
+    async def _write_all(self) -> None:
+        closing = False
+        while not closing:
+            taken = [await self._entries.get()]
+            while not self._entries.empty():
+                taken.append(self._entries.get_nowait())
+            closing = taken[-1] is None
+            entries = [entry for entry in taken if entry is not None]
+            if entries:
+                await self._write(entries)
+
+    async def _write(self, entries: Sequence[_Entry]) -> None:
+        facts = [Fact(entry.fact.kind, entry.fact.model_dump_json()) for entry in entries]
+        statuses = [entry.status for entry in entries if entry.status is not None]
+        try:
+            await self._append(facts, statuses[-1] if statuses else None)
+        except JournalError:
+            self._closed = True
+            raise
+        for entry in entries:
+            _apply(entry)
+
+    async def _append(self, facts: Sequence[Fact], status: str | None) -> None:
+        async for attempt in AsyncRetrying(
+            retry=retry_if_exception_type((JournalBusyError, JournalUnavailableError)),
+            stop=stop_after_delay(self._patience),
+            wait=wait_exponential_jitter(initial=0.1, max=_LONGEST_PAUSE_SECONDS),
+            before_sleep=self._log_retry,
+            reraise=True,
+        ):
+            with attempt:
+                try:
+                    await self._append_once(facts, status)
+                except LeaseLostError:
+                    await self._take_again(len(facts))
+                    await self._append_once(facts, status)
+        self._last += len(facts)
+
+    async def _append_once(self, facts: Sequence[Fact], status: str | None) -> None:
+        owner = self._lease.owner
+        await self._journal.append(self._sweep_id, owner, facts, after=self._last, status=status)
+
+    async def _take_again(self, unsure: int) -> None:
+        """Take a sweep back whose lease ran out, unless somebody has worked on it meanwhile.
+
+        Args:
+            unsure: how many facts of ours may have been written without our hearing of it.
+        """
+        try:
+            last = await self._journal.take(self._sweep_id, self._lease)
+        except SweepTakenError as error:
+            raise LeaseLostError(str(error)) from error
+        if last not in {self._last, self._last + unsure}:
+            raise LeaseLostError(f"sweep {self._sweep_id}: somebody else has gone on with it")
+        log.warning("journal.lease_taken_again", sweep=self._sweep_id)
+
+    async def _renew(self) -> None:
+        while True:
+            await asyncio.sleep(self._lease.seconds / _RENEWALS_PER_LEASE)
+            try:
+                await self._journal.take(self._sweep_id, self._lease)
+            except SweepTakenError as error:
+                self._closed = True
+                raise LeaseLostError(str(error)) from error
+            except JournalError as error:
+                # Whether that matters is for the next fact to find out.
+                log.warning("journal.lease_not_renewed", sweep=self._sweep_id, error=str(error))
+
+    async def _give_back(self) -> None:
+        try:
+            await self._journal.give_back(self._sweep_id, self._lease.owner)
+        except JournalError as error:
+            log.warning("journal.lease_kept", sweep=self._sweep_id, error=str(error))
+
+    def _log_retry(self, state: RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome else None
+        if state.attempt_number == 1:
+            log.warning("journal.away", sweep=self._sweep_id, error=str(error))
+
+
+def _apply(entry: _Entry) -> None:
+    try:
+        result = entry.apply()
+    except Exception as error:
+        if entry.applied.done():
+            raise  # Whoever waited for it has been cancelled, and it should not go unheard.
+        entry.applied.set_exception(error)
+    else:
+        if not entry.applied.done():
+            entry.applied.set_result(result)

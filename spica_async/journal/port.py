@@ -1,0 +1,240 @@
+"""What a store of sweeps has to do, whichever database it keeps them in."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from spica_async.errors import SpicaError
+
+
+class JournalError(SpicaError):
+    """The journal cannot do what it was asked; what it has acknowledged is safe."""
+
+
+class JournalUnavailableError(JournalError):
+    """The database cannot be reached. Worth trying again."""
+
+
+class JournalBusyError(JournalError):
+    """Somebody else has held the database for too long. Worth trying again."""
+
+
+class JournalFullError(JournalError):
+    """There is no room left for what was to be written. Worth trying again once there is."""
+
+
+class JournalDamagedError(JournalError):
+    """What the database holds cannot be read."""
+
+
+class JournalVersionError(JournalError):
+    """A newer version of this program has written the database."""
+
+
+class SweepUnknownError(JournalError):
+    """There is no such sweep."""
+
+
+class SweepExistsError(JournalError):
+    """There is a sweep of that name already."""
+
+
+class SweepTakenError(JournalError):
+    """Another coordinator runs the sweep.
+
+    Attributes:
+        owner: Who.
+        seconds: How long its lease still lasts if it is not renewed.
+    """
+
+    def __init__(self, sweep_id: str, owner: str, seconds: float) -> None:
+        super().__init__(
+            f"sweep {sweep_id} is run by {owner}; should it have died, the sweep can be had in "
+            f"{max(0.0, seconds):.0f} s"
+        )
+        self.owner = owner
+        self.seconds = seconds
+
+
+class LeaseLostError(JournalError):
+    """Whoever writes does not run the sweep any more: nothing was written."""
+
+
+class JournalConflictError(JournalError):
+    """Somebody wrote facts in between: nothing was written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """Who runs a sweep, and for how long.
+
+    Attributes:
+        owner: Its name, which no other process has.
+        seconds: From now on, unless it is renewed.
+    """
+
+    owner: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class NewSweep:
+    """A sweep to be.
+
+    Attributes:
+        sweep_id: Its name.
+        folder: Where its results go.
+        config: The configuration, as JSON.
+        priority: Higher goes first.
+    """
+
+    sweep_id: str
+    folder: str
+    config: str
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SweepRow:
+    """A sweep as the journal has it.
+
+    Attributes:
+        sweep_id: Its name.
+        folder: Where its results go.
+        config: The configuration, as JSON.
+        priority: Higher goes first.
+        status: As the last that wrote it says.
+        submitted_at: Seconds since the epoch, by the database's clock.
+        owner: Who runs it, or ran it last; None if nobody has, or it was given back.
+        lease_seconds: How long the owner's lease still lasts; 0 or less once it has run out.
+        last: Number of its latest fact; 0 if it has none.
+        wish: What somebody asked of whoever runs it, `pause` or `cancel`; None if nothing.
+    """
+
+    sweep_id: str
+    folder: str
+    config: str
+    priority: int
+    status: str
+    submitted_at: float
+    owner: str | None
+    lease_seconds: float
+    last: int
+    wish: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """Something that is so from now on.
+
+    Attributes:
+        kind: Its name.
+        body: As JSON.
+    """
+
+    kind: str
+    body: str
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedFact:
+    """A fact of a sweep, in its place.
+
+    Attributes:
+        number: From 1, without gaps.
+        recorded_at: Seconds since the epoch, by the database's clock.
+        fact: What it is.
+    """
+
+    number: int
+    recorded_at: float
+    fact: Fact
+
+
+class Journal(Protocol):
+    """Sweeps, who runs each, and what has become of it.
+
+    What a verb has returned from is on disk. One that raises has changed nothing, unless the
+    connection was lost in the middle of it: then the change is whole or not there at all. So it is
+    with one that is cancelled; by the time that its caller is told so, it has come to its end.
+
+    Every verb may raise JournalUnavailableError, JournalBusyError, JournalFullError or
+    JournalDamagedError, and can be called again after any of them.
+    """
+
+    async def create(self, sweep: NewSweep, lease: Lease | None = None) -> None:
+        """Take in a sweep: `running` and held by the lease's owner, else `queued` and nobody's.
+
+        Raises:
+            SweepExistsError: if there is one of that name.
+        """
+
+    async def sweep(self, sweep_id: str) -> SweepRow:
+        """One sweep.
+
+        Raises:
+            SweepUnknownError: if there is none of that name.
+        """
+
+    async def sweeps(self) -> list[SweepRow]:
+        """All sweeps, the latest submitted first."""
+
+    async def take(self, sweep_id: str, lease: Lease, *, instead_of: str | None = None) -> int:
+        """Run a sweep that nobody runs, or go on running it.
+
+        Args:
+            sweep_id: Which.
+            lease: Who is to run it from now on, and for how long.
+            instead_of: An owner known to be dead: if the lease is its, it need not run out first.
+
+        Returns:
+            The number of its latest fact; 0 if it has none.
+
+        Raises:
+            SweepUnknownError: if there is none of that name.
+            SweepTakenError: if somebody else runs it.
+        """
+
+    async def give_back(self, sweep_id: str, owner: str) -> None:
+        """Stop running a sweep; nothing happens if somebody else runs it by now."""
+
+    async def wish(self, sweep_id: str, wish: str | None) -> None:
+        """Ask something of whoever runs a sweep, or take back what was asked.
+
+        Raises:
+            SweepUnknownError: if there is none of that name.
+        """
+
+    async def append(
+        self,
+        sweep_id: str,
+        owner: str,
+        facts: Sequence[Fact],
+        *,
+        after: int,
+        status: str | None = None,
+    ) -> int:
+        """Write facts, all of them or none, and with them a new status if there is one.
+
+        A commit whose answer was lost is simply tried again: if those very facts stand at their
+        numbers and are the latest, nothing is written and all is well.
+
+        Args:
+            sweep_id: Of which sweep.
+            owner: Who writes, and must have the lease.
+            facts: What to write.
+            after: The number of the latest fact so far; they are numbered from the next one on.
+            status: The sweep's new status; None leaves it as it is.
+
+        Returns:
+            The number of the last of them.
+
+        Raises:
+            LeaseLostError: if the owner's lease has run out, or somebody else has taken the sweep.
+            JournalConflictError: if the latest fact is another one.
+        """
+
+    def facts(self, sweep_id: str, after: int = 0) -> AsyncIterator[RecordedFact]:
+        """The facts of a sweep that come after a number, in order; none for an unknown sweep."""

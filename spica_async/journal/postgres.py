@@ -1,0 +1,111 @@
+"""PostgreSQL: a server that many hosts share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import asyncpg
+from sqlalchemy import ColumnElement, Connection, Double, cast, extract, func
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from spica_async.errors import InputError
+from spica_async.journal.address import ServerAddress
+from spica_async.journal.port import (
+    JournalBusyError,
+    JournalDamagedError,
+    JournalError,
+    JournalFullError,
+    JournalUnavailableError,
+)
+
+_CONNECT_SECONDS: Final = 10.0
+_WRITERS: Final = 4
+# Whoever changes the tables has the lock of this number, which stands for nothing else.
+_TABLES_LOCK: Final = 0x5350_4943_41
+
+# By the beginning of an SQLSTATE.
+_KINDS: Final[Sequence[tuple[str, type[JournalError]]]] = (
+    ("08", JournalUnavailableError),  # The connection.
+    ("57P", JournalUnavailableError),  # The server ends, starts, or has ended the connection.
+    ("53100", JournalFullError),
+    ("53", JournalUnavailableError),  # Memory, connections.
+    ("55P03", JournalBusyError),  # A lock was not to be had in time.
+    ("57014", JournalBusyError),  # A statement was cancelled.
+    ("40", JournalBusyError),  # A deadlock, or what would not be as if one after the other.
+    ("58030", JournalUnavailableError),  # The server's disk.
+    ("XX001", JournalDamagedError),
+    ("XX002", JournalDamagedError),
+)
+
+
+class PostgresDatabase:
+    """A database on a server; see `Database`."""
+
+    writers = _WRITERS
+    can_be_cut = True
+
+    def __init__(self, address: ServerAddress, busy_seconds: float) -> None:
+        self.name = str(address)
+
+        async def connect() -> Any:
+            try:
+                connection = await asyncpg.connect(
+                    address.url,
+                    timeout=_CONNECT_SECONDS,
+                    # So that a server which is there and does not answer is noticed.
+                    command_timeout=busy_seconds + _CONNECT_SECONDS,
+                )
+            except (ValueError, OverflowError):
+                # What the driver says of it may quote any part of it.
+                raise InputError(f"journal {self.name}: this URL cannot be used") from None
+            # A transaction is on disk before it is acknowledged, whatever the server's settings.
+            await connection.execute(
+                f"SET lock_timeout = {round(busy_seconds * 1000)};"
+                "SELECT set_config('synchronous_commit', 'on', false)"
+                " WHERE current_setting('synchronous_commit') = 'off'"
+            )
+            return connection
+
+        self.writing = create_async_engine(
+            "postgresql+asyncpg://",
+            async_creator=connect,
+            # A connection may have been cut since it was last used.
+            pool_pre_ping=True,
+            pool_size=_WRITERS + 1,
+        )
+        self.reading = self.writing.execution_options(isolation_level="AUTOCOMMIT")
+
+    def prepare(self) -> None:
+        """See `Database.prepare`; making a database is the server's business."""
+
+    def check(self) -> None:
+        """See `Database.check`; the server does."""
+
+    def keep_others_out(self, connection: Connection) -> None:
+        """See `Database.keep_others_out`; two cannot both make a table that is missing."""
+        connection.execute(func.pg_advisory_xact_lock(_TABLES_LOCK))
+
+    def now(self) -> ColumnElement[float]:
+        """See `Database.now`; the server's, for the hosts have one each."""
+        return cast(extract("epoch", func.clock_timestamp()), Double)
+
+    def told(self, error: Exception) -> JournalError | None:
+        """See `Database.told`."""
+        cause = error
+        if isinstance(error, DBAPIError) and isinstance(error.orig, Exception):
+            wrapped = error.orig
+            cause = wrapped.__cause__ if isinstance(wrapped.__cause__, Exception) else wrapped
+        if isinstance(cause, TimeoutError):
+            return JournalUnavailableError(f"journal {self.name}: the server does not answer")
+        if isinstance(cause, OSError | asyncpg.InterfaceError):
+            return JournalUnavailableError(f"journal {self.name}: {cause}")
+        state = getattr(cause, "sqlstate", None)
+        if isinstance(state, str):
+            kinds = (kind for prefix, kind in _KINDS if state.startswith(prefix))
+            return next(kinds, JournalError)(f"journal {self.name}: {cause}")
+        if isinstance(error, DBAPIError):
+            kind = JournalUnavailableError if error.connection_invalidated else JournalError
+            return kind(f"journal {self.name}: {cause}")
+        return None

@@ -1,0 +1,320 @@
+"""The journal in SQLite or PostgreSQL."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from sqlalchemy import func, insert, null, select, update
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from spica_async.journal.address import FileAddress, read_address
+from spica_async.journal.database import Database
+from spica_async.journal.port import (
+    Fact,
+    JournalBusyError,
+    JournalConflictError,
+    JournalDamagedError,
+    JournalVersionError,
+    Lease,
+    LeaseLostError,
+    NewSweep,
+    RecordedFact,
+    SweepExistsError,
+    SweepRow,
+    SweepTakenError,
+    SweepUnknownError,
+)
+from spica_async.journal.postgres import PostgresDatabase
+from spica_async.journal.sqlite import SqliteDatabase
+from spica_async.journal.tables import (
+    STEPS,
+    bring_up_to_date,
+    facts_table,
+    sweeps_table,
+    version_of,
+)
+from spica_async.journal.transactions import Transactions
+
+BUSY_SECONDS: Final = 10.0
+"""How long others may hold what a verb needs."""
+
+_PAGE: Final = 1000
+_RETRY_SECONDS: Final = 0.05
+
+
+class SqlJournal:
+    """A journal in a database; see `Journal` for its verbs."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._do = Transactions(database)
+
+    @classmethod
+    @asynccontextmanager
+    async def open(
+        cls, where: str | Path, *, busy_seconds: float = BUSY_SECONDS
+    ) -> AsyncIterator[SqlJournal]:
+        """Open a journal, with its tables made or brought up to date.
+
+        Args:
+            where: See `read_address`; a file that is missing is made, with its folder.
+            busy_seconds: How long to wait for what others hold.
+
+        Raises:
+            InputError: if it names no journal.
+            JournalVersionError: if a newer version has written it.
+            JournalError: if it cannot be opened.
+        """
+        address = read_address(where)
+        database: Database = (
+            SqliteDatabase(address, busy_seconds)
+            if isinstance(address, FileAddress)
+            else PostgresDatabase(address, busy_seconds)
+        )
+        journal = cls(database)
+        try:
+            await asyncio.to_thread(database.prepare)
+            await journal._set_up(busy_seconds)
+            yield journal
+        finally:
+            await database.writing.dispose()
+
+    async def create(self, sweep: NewSweep, lease: Lease | None = None) -> None:
+        """See `Journal.create`."""
+
+        async def work(connection: AsyncConnection) -> None:
+            now = self._database.now()
+            row = insert(sweeps_table).values(
+                sweep_id=sweep.sweep_id,
+                folder=sweep.folder,
+                config=sweep.config,
+                priority=sweep.priority,
+                status="queued" if lease is None else "running",
+                submitted_at=now,
+                owner=None if lease is None else lease.owner,
+                lease_until=null() if lease is None else now + lease.seconds,
+                last=0,
+            )
+            try:
+                await connection.execute(row)
+            except IntegrityError as error:
+                raise SweepExistsError(f"there is a sweep {sweep.sweep_id} already") from error
+
+        await self._do.write(work)
+
+    async def sweep(self, sweep_id: str) -> SweepRow:
+        """See `Journal.sweep`."""
+        return await self._do.read(lambda connection: self._sweep(connection, sweep_id))
+
+    async def sweeps(self) -> list[SweepRow]:
+        """See `Journal.sweeps`."""
+
+        async def work(connection: AsyncConnection) -> list[SweepRow]:
+            table = sweeps_table.c
+            found = await connection.execute(
+                self._rows().order_by(table.submitted_at.desc(), table.sweep_id)
+            )
+            return [_sweep_row(row) for row in found]
+
+        return await self._do.read(work)
+
+    async def take(self, sweep_id: str, lease: Lease, *, instead_of: str | None = None) -> int:
+        """See `Journal.take`."""
+
+        async def work(connection: AsyncConnection) -> int:
+            table = sweeps_table.c
+            now = self._database.now()
+            is_free = (
+                table.owner.is_(None)
+                | table.owner.in_([lease.owner, instead_of or lease.owner])
+                | (table.lease_until <= now)
+            )
+            taken = await connection.execute(
+                update(sweeps_table)
+                .where(table.sweep_id == sweep_id, is_free)
+                .values(owner=lease.owner, lease_until=now + lease.seconds)
+                .returning(table.last)
+            )
+            last: int | None = taken.scalar_one_or_none()
+            if last is None:
+                row = await self._sweep(connection, sweep_id)
+                raise SweepTakenError(sweep_id, row.owner or "somebody", row.lease_seconds)
+            return last
+
+        return await self._do.write(work)
+
+    async def give_back(self, sweep_id: str, owner: str) -> None:
+        """See `Journal.give_back`."""
+
+        async def work(connection: AsyncConnection) -> None:
+            table = sweeps_table.c
+            await connection.execute(
+                update(sweeps_table)
+                .where(table.sweep_id == sweep_id, table.owner == owner)
+                .values(owner=None, lease_until=None)
+            )
+
+        await self._do.write(work)
+
+    async def wish(self, sweep_id: str, wish: str | None) -> None:
+        """See `Journal.wish`."""
+
+        async def work(connection: AsyncConnection) -> None:
+            changed = await connection.execute(
+                update(sweeps_table).where(sweeps_table.c.sweep_id == sweep_id).values(wish=wish)
+            )
+            if changed.rowcount == 0:
+                raise SweepUnknownError(f"there is no sweep {sweep_id}")
+
+        await self._do.write(work)
+
+    async def append(
+        self,
+        sweep_id: str,
+        owner: str,
+        facts: Sequence[Fact],
+        *,
+        after: int,
+        status: str | None = None,
+    ) -> int:
+        """See `Journal.append`."""
+        last = after + len(facts)
+
+        async def work(connection: AsyncConnection) -> None:
+            table = sweeps_table.c
+            is_ours = (
+                table.sweep_id == sweep_id,
+                table.owner == owner,
+                table.lease_until > self._database.now(),
+            )
+            values: dict[str, Any] = {"last": last}
+            if status is not None:
+                values["status"] = status
+            counted = await connection.execute(
+                update(sweeps_table).where(*is_ours, table.last == after).values(**values)
+            )
+            if counted.rowcount == 1:
+                await self._insert(connection, sweep_id, facts, after)
+                return
+            found = await connection.execute(select(table.last, table.status).where(*is_ours))
+            row = found.one_or_none()
+            if row is None:
+                raise LeaseLostError(f"sweep {sweep_id} is not run by {owner} any more")
+            as_asked = row.last == last and status in (None, row.status)
+            if not (as_asked and await self._stand(connection, sweep_id, facts, after)):
+                raise JournalConflictError(
+                    f"sweep {sweep_id}: somebody else has written, for its latest fact is "
+                    f"{row.last} and was {after}"
+                )
+
+        await self._do.write(work)
+        return last
+
+    async def facts(self, sweep_id: str, after: int = 0) -> AsyncIterator[RecordedFact]:
+        """See `Journal.facts`."""
+        while True:
+            page = await self._do.read(partial(self._page, sweep_id=sweep_id, after=after))
+            for recorded in page:
+                if recorded.number != after + 1:
+                    raise JournalDamagedError(
+                        f"journal {self._database.name}: sweep {sweep_id} has no fact {after + 1}"
+                    )
+                yield recorded
+                after = recorded.number
+            if len(page) < _PAGE:
+                return
+
+    async def _set_up(self, busy_seconds: float) -> None:
+        clock = asyncio.get_running_loop().time
+        until = clock() + busy_seconds
+        while True:
+            try:
+                version = await self._do.read(lambda connection: connection.run_sync(version_of))
+                break
+            except JournalBusyError:
+                # SQLite does not wait by itself where two are the first to open a file.
+                if clock() > until:
+                    raise
+                await asyncio.sleep(_RETRY_SECONDS)
+        if version < len(STEPS):
+
+            async def work(connection: AsyncConnection) -> None:
+                await connection.run_sync(self._database.keep_others_out)
+                await connection.run_sync(bring_up_to_date, STEPS)
+
+            await self._do.write(work)
+        if version > len(STEPS):
+            raise JournalVersionError(
+                f"journal {self._database.name}: it is of version {version}, and this program "
+                f"knows none after {len(STEPS)}: open it with the newer spica-async that wrote it"
+            )
+
+    async def _insert(
+        self, connection: AsyncConnection, sweep_id: str, facts: Sequence[Fact], after: int
+    ) -> None:
+        if facts:
+            await connection.execute(
+                insert(facts_table).values(recorded_at=self._database.now()),
+                [
+                    {"sweep_id": sweep_id, "number": number, "kind": fact.kind, "body": fact.body}
+                    for number, fact in enumerate(facts, after + 1)
+                ],
+            )
+
+    async def _stand(
+        self, connection: AsyncConnection, sweep_id: str, facts: Sequence[Fact], after: int
+    ) -> bool:
+        table = facts_table.c
+        found = await connection.execute(
+            select(table.kind, table.body)
+            .where(table.sweep_id == sweep_id, table.number > after)
+            .order_by(table.number)
+        )
+        return [Fact(kind, body) for kind, body in found] == list(facts)
+
+    async def _page(
+        self, connection: AsyncConnection, sweep_id: str, after: int
+    ) -> list[RecordedFact]:
+        table = facts_table.c
+        found = await connection.execute(
+            select(table.number, table.recorded_at, table.kind, table.body)
+            .where(table.sweep_id == sweep_id, table.number > after)
+            .order_by(table.number)
+            .limit(_PAGE)
+        )
+        return [
+            RecordedFact(number, recorded_at, Fact(kind, body))
+            for number, recorded_at, kind, body in found
+        ]
+
+    async def _sweep(self, connection: AsyncConnection, sweep_id: str) -> SweepRow:
+        found = await connection.execute(self._rows().where(sweeps_table.c.sweep_id == sweep_id))
+        row = found.one_or_none()
+        if row is None:
+            raise SweepUnknownError(f"there is no sweep {sweep_id}")
+        return _sweep_row(row)
+
+    def _rows(self) -> Any:
+        table = sweeps_table.c
+        return select(
+            table.sweep_id,
+            table.folder,
+            table.config,
+            table.priority,
+            table.status,
+            table.submitted_at,
+            table.owner,
+            func.coalesce(table.lease_until - self._database.now(), 0.0),
+            table.last,
+            table.wish,
+        )
+
+
+def _sweep_row(row: Any) -> SweepRow:
+    return SweepRow(*row)

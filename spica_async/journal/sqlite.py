@@ -1,0 +1,122 @@
+"""SQLite: one file, one writer at a time."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+from urllib.parse import quote
+
+from sqlalchemy import URL, AsyncAdaptedQueuePool, ColumnElement, Connection, Double, event, literal
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from spica_async.journal.address import FileAddress
+from spica_async.journal.port import (
+    JournalBusyError,
+    JournalDamagedError,
+    JournalError,
+    JournalFullError,
+    JournalUnavailableError,
+)
+
+# By the beginning of the name that Python gives SQLite's result code. A write that fails with the
+# plain IOERR_WRITE ran into a quota or a file's largest size, if not into a broken disk.
+_KINDS: Final[Sequence[tuple[str, type[JournalError]]]] = (
+    ("SQLITE_BUSY", JournalBusyError),
+    ("SQLITE_LOCKED", JournalBusyError),
+    ("SQLITE_FULL", JournalFullError),
+    ("SQLITE_IOERR_WRITE", JournalFullError),
+    ("SQLITE_IOERR_SHMSIZE", JournalFullError),
+    ("SQLITE_CORRUPT", JournalDamagedError),
+    ("SQLITE_NOTADB", JournalDamagedError),
+    ("SQLITE_IOERR", JournalUnavailableError),
+    ("SQLITE_CANTOPEN", JournalUnavailableError),
+)
+_READS: Final = "journal_reads"
+
+
+class SqliteDatabase:
+    """A file on this host; see `Database`."""
+
+    writers = 1
+    # A thread executes it.
+    can_be_cut = False
+
+    def __init__(self, address: FileAddress, busy_seconds: float) -> None:
+        self.name = str(address)
+        self._path = address.path
+        self._file: tuple[int, int] | None = None
+        # What is opened must be there: a file that has gone is not replaced by an empty one.
+        uri = f"file:{quote(os.fsencode(self._path))}?mode=rw"
+        self.writing = create_async_engine(
+            URL.create("sqlite+aiosqlite", database=str(self._path)),
+            poolclass=AsyncAdaptedQueuePool,
+        )
+        self.reading = self.writing.execution_options(**{_READS: True})
+
+        @event.listens_for(self.writing.sync_engine, "do_connect")
+        def connect(_dialect: Any, _record: Any, places: list[Any], names: dict[str, Any]) -> None:
+            places[:] = [uri]
+            # With no level the driver begins no transactions by itself.
+            names.update(uri=True, timeout=busy_seconds, isolation_level=None)
+
+        event.listen(self.writing.sync_engine, "connect", _set_up)
+        event.listen(self.writing.sync_engine, "begin", _begin)
+
+    def prepare(self) -> None:
+        """See `Database.prepare`."""
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666))
+            self._file = self._identity()
+        except OSError as error:
+            raise JournalError(f"journal {self.name}: {error.strerror}") from error
+        if not os.access(self._path.parent, os.W_OK):
+            raise JournalError(f"journal {self.name}: its folder cannot be written")
+
+    def check(self) -> None:
+        """See `Database.check`; a file that was deleted can still be written, for nobody."""
+        try:
+            same = self._identity() == self._file
+        except OSError:
+            same = False
+        if not same:
+            raise JournalError(f"journal {self.name}: the file was deleted or replaced meanwhile")
+
+    def keep_others_out(self, connection: Connection) -> None:
+        """See `Database.keep_others_out`; any transaction that writes does that."""
+
+    def now(self) -> ColumnElement[float]:
+        """See `Database.now`; there is one host."""
+        return literal(time.time(), Double)
+
+    def told(self, error: Exception) -> JournalError | None:
+        """See `Database.told`."""
+        cause = error.orig if isinstance(error, DBAPIError) else error
+        if not isinstance(cause, sqlite3.Error):
+            return None
+        code = getattr(cause, "sqlite_errorname", "")
+        kinds = (kind for prefix, kind in _KINDS if code.startswith(prefix))
+        return next(kinds, JournalError)(f"journal {self.name}: {cause}")
+
+    def _identity(self) -> tuple[int, int]:
+        found = self._path.stat()
+        return found.st_dev, found.st_ino
+
+
+def _set_up(connection: Any, _record: Any) -> None:
+    cursor = connection.cursor()
+    # A transaction is on disk before it is acknowledged; readers and the writer do not wait for
+    # each other.
+    for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON"):
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()
+
+
+def _begin(connection: Connection) -> None:
+    if not connection.get_execution_options().get(_READS):
+        # At once: otherwise two that read first and write later could not both go on.
+        connection.exec_driver_sql("BEGIN IMMEDIATE")

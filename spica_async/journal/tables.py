@@ -1,0 +1,107 @@
+"""The journal's tables, and how those of older versions become those of this one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from sqlalchemy import (
+    Column,
+    Connection,
+    Double,
+    ForeignKey,
+    Integer,
+    MetaData,
+    Table,
+    Text,
+    insert,
+    inspect,
+    select,
+    update,
+)
+
+metadata = MetaData()
+
+sweeps_table = Table(
+    "sweeps",
+    metadata,
+    Column("sweep_id", Text, primary_key=True),
+    Column("folder", Text, nullable=False),
+    Column("config", Text, nullable=False),
+    Column("priority", Integer, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("submitted_at", Double, nullable=False),
+    Column("owner", Text),
+    Column("lease_until", Double),
+    Column("wish", Text),
+    Column("last", Integer, nullable=False),
+)
+
+facts_table = Table(
+    "facts",
+    metadata,
+    Column("sweep_id", Text, ForeignKey("sweeps.sweep_id"), primary_key=True),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("kind", Text, nullable=False),
+    Column("body", Text, nullable=False),
+    Column("recorded_at", Double, nullable=False),
+)
+
+version_table = Table(
+    "journal_version", metadata, Column("version", Integer, primary_key=True, autoincrement=False)
+)
+
+Steps = Sequence[Sequence[str]]
+"""Each takes a database one version further, the first an empty one, by statements that both SQLite
+and PostgreSQL know. A step that has ever been released stays as it is."""
+
+STEPS: Final[Steps] = (
+    (
+        """
+        CREATE TABLE sweeps (
+            sweep_id TEXT NOT NULL PRIMARY KEY,
+            folder TEXT NOT NULL,
+            config TEXT NOT NULL,
+            priority INTEGER NOT NULL,
+            status TEXT NOT NULL,
+            submitted_at DOUBLE PRECISION NOT NULL,
+            owner TEXT,
+            lease_until DOUBLE PRECISION,
+            wish TEXT,
+            last INTEGER NOT NULL
+        )
+        """,
+        """
+        CREATE TABLE facts (
+            sweep_id TEXT NOT NULL REFERENCES sweeps (sweep_id),
+            number INTEGER NOT NULL,
+            kind TEXT NOT NULL,
+            body TEXT NOT NULL,
+            recorded_at DOUBLE PRECISION NOT NULL,
+            PRIMARY KEY (sweep_id, number)
+        )
+        """,
+    ),
+)
+
+
+def version_of(connection: Connection) -> int:
+    """The version of a database's tables; 0 if there are none."""
+    if not inspect(connection).has_table(version_table.name):
+        return 0
+    version: int = connection.execute(select(version_table.c.version)).scalar_one()
+    return version
+
+
+def bring_up_to_date(connection: Connection, steps: Steps = STEPS) -> None:
+    """Take the steps that a database lacks, in the caller's transaction and with it alone."""
+    version = version_of(connection)
+    if version == 0:
+        connection.exec_driver_sql(
+            "CREATE TABLE journal_version (version INTEGER NOT NULL PRIMARY KEY)"
+        )
+        connection.execute(insert(version_table).values(version=0))
+    for step in steps[version:]:
+        for statement in step:
+            connection.exec_driver_sql(statement)
+    connection.execute(update(version_table).values(version=max(version, len(steps))))

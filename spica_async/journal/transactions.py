@@ -1,0 +1,94 @@
+"""A piece of work in a database: in one transaction, to its end, with errors in our words."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from spica_async.journal.database import Database
+from spica_async.journal.port import JournalBusyError, JournalDamagedError
+
+ResultT = TypeVar("ResultT")
+Work = Callable[[AsyncConnection], Awaitable[ResultT]]
+
+
+class Transactions:
+    """Does work in a database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        # To wait for one's turn here costs a database nothing.
+        self._turns = asyncio.Semaphore(database.writers)
+
+    async def write(self, work: Work[ResultT]) -> ResultT:
+        """Do something in a transaction, which is on disk when this returns.
+
+        Raises:
+            JournalError: if the database could not do it.
+        """
+
+        async def transaction() -> ResultT:
+            with self._telling():
+                self._database.check()
+                async with self._database.writing.begin() as connection:
+                    return await work(connection)
+
+        async with self._turns:
+            return await self._to_its_end(transaction())
+
+    async def read(self, work: Work[ResultT]) -> ResultT:
+        """Do something with one statement that reads.
+
+        Raises:
+            JournalError: if the database could not do it.
+        """
+
+        async def reading() -> ResultT:
+            with self._telling():
+                async with self._database.reading.connect() as connection:
+                    return await work(connection)
+
+        return await self._to_its_end(reading())
+
+    async def _to_its_end(self, work: Coroutine[Any, Any, ResultT]) -> ResultT:
+        """Do something whole, though the caller be cancelled: it is told when all is done.
+
+        Neither driver says what became of a statement that was cancelled, and the caller's next one
+        could run into it. The database's time limits bound the wait, and a second cancellation ends
+        it where the connection can be cut.
+        """
+        task = asyncio.ensure_future(work)
+        # So that the loop does not complain of an error that nobody waits for any more.
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            while not task.done():
+                try:
+                    await asyncio.wait([task])
+                except asyncio.CancelledError:
+                    if self._database.can_be_cut:
+                        task.cancel()
+            raise
+
+    @contextmanager
+    def _telling(self) -> Iterator[None]:
+        try:
+            yield
+        except IntegrityError as error:
+            raise JournalDamagedError(f"journal {self._database.name}: {error.orig}") from error
+        except PoolTimeoutError as error:
+            raise JournalBusyError(
+                f"journal {self._database.name}: too many read it at once"
+            ) from error
+        except Exception as error:
+            told = self._database.told(error)
+            if told is None:
+                raise
+            raise told from error

@@ -1,0 +1,38 @@
+"""A fingerprint of what a sweep searches, by which it is known again when the sweep is resumed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+from spica_async.plan.types import SweepPlan
+from spica_async.space.branch import BranchSpace
+
+
+def plan_digest(plan: SweepPlan) -> str:
+    """The same for plans under which a proposal means the same, and another one for others.
+
+    Of 64 hexadecimal digits.
+    """
+    digest = hashlib.sha256()
+    for space in plan.branches:
+        digest.update(json.dumps(_described(space), sort_keys=True).encode())
+        digest.update(space.pool.indices.tobytes())
+        digest.update(space.pool.legal.tobytes())
+        seeds = [space.assignment_of(seed) for seed in plan.seeds.get(space.mode, ())]
+        digest.update(json.dumps(seeds, sort_keys=True).encode())
+    return digest.hexdigest()
+
+
+def _described(space: BranchSpace) -> dict[str, object]:
+    return {
+        "mode": space.mode,
+        "knobs": [[knob.name, list(knob.entries)] for knob in (space.backend, *space.knobs)],
+        "ignored": {backend: sorted(names) for backend, names in space.ignored.items()},
+        "kv_load": space.kv_load,
+        "gpu_budget": space.gpu_budget,
+        "roles": space.pool.roles,
+        "deployments": [[str(one) for one in options] for options in space.pool.deployments],
+        "backends": space.pool.backends,
+        "shapes": [space.pool.indices.shape, space.pool.legal.shape],
+    }
