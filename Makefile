@@ -6,12 +6,15 @@ BIN    := $(VENV)/bin
 UV     := .tools/bin/uv
 READY  := $(VENV)/.ready
 BROKER := /usr/lib/rabbitmq/bin/rabbitmq-server
+POSTGRES := /usr/lib/postgresql/*/bin/postgres
+# Whether installing PostgreSQL makes a cluster, and starts it.
+CLUSTER := /etc/postgresql-common/createcluster.d/spica.conf
 
 # A find-links of pip's that uv does not know only makes it warn.
 export UV_FIND_LINKS :=
 export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 
-.PHONY: run test test-slow bench bench-messaging bench-optimizer bench-rival bench-scheduling bench-replay bench-warm-start bench-setup soak lint format lock setup broker schemas clean help
+.PHONY: run test test-slow bench bench-messaging bench-optimizer bench-rival bench-scheduling bench-replay bench-warm-start bench-setup soak lint format lock setup broker postgres schemas clean help
 
 help: ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -19,7 +22,7 @@ help: ## Show this list.
 run: setup ## Search the quickstart's deployments and print the best ones.
 	$(BIN)/spica-async run examples/quickstart.yaml
 
-test: lint broker ## Every check but the slow tests.
+test: lint broker postgres ## Every check but the slow tests.
 	$(BIN)/pytest -n 2 --dist worksteal -m "not slow"
 
 test-slow: setup broker ## The tests that need minutes: real traces, real sweeps, real knobs.
@@ -93,6 +96,22 @@ broker: ## Debian's RabbitMQ, where it is missing and may be installed.
 	  fi; \
 	  test -x $(BROKER) \
 	    || echo "Debian's rabbitmq-server is missing: tests that need a broker are skipped." >&2; }
+
+# The tests start servers of their own here, too. Without a cluster the package has nothing to start.
+postgres: ## Debian's PostgreSQL, likewise.
+	@ls $(POSTGRES) >/dev/null 2>&1 || { \
+	  as=; test "$$(id -u)" = 0 || as="sudo -n"; \
+	  if command -v apt-get >/dev/null && $$as true 2>/dev/null; then \
+	    echo "Installing Debian's postgresql for the tests."; \
+	    $$as mkdir -p $(dir $(CLUSTER)); \
+	    echo "create_main_cluster = false" | $$as tee $(CLUSTER) >/dev/null; \
+	    $$as apt-get update -qq; \
+	    $$as env DEBIAN_FRONTEND=noninteractive \
+	      apt-get install -qq --no-install-recommends postgresql >/dev/null 2>&1 || true; \
+	    $$as rm -f $(CLUSTER); \
+	  fi; \
+	  ls $(POSTGRES) >/dev/null 2>&1 \
+	    || echo "Debian's postgresql is missing: tests that need a server are skipped." >&2; }
 
 $(READY): $(UV) requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' \

@@ -130,6 +130,8 @@ class Stopped(_Fact):
 
     kind: Literal["stopped"] = "stopped"
     reason: str
+    failed: bool = Field(default=False, description="something went wrong; nobody asked for it")
+    cancelled: bool = Field(default=False, description="it is not to be resumed")
 
 
 class Ended(_Fact):

@@ -16,7 +16,7 @@ from schemas.results import CandidateRecord, RankedCandidate, SweepResult, Sweep
 from spica_async.branch_course import BranchCourse
 from spica_async.bus.port import Bus, BusError
 from spica_async.errors import SpicaError, first_cause
-from spica_async.evaluations import Discarded, Earlier, Evaluations
+from spica_async.evaluations import Discarded, Earlier, Evaluations, Share
 from spica_async.fleet import FleetView
 from spica_async.journal.log import FactLog
 from spica_async.journal.past import MEMORY_BUS, PastRuns
@@ -57,12 +57,13 @@ class Sweep:
         versions: of the engine that the workers run.
         fingerprint: of the same, by which requests find their workers.
         planning_seconds: what the plan took.
-        spent_seconds: that the sweep has run for until `run`, the planning included.
         log: takes its facts.
         grace_seconds: after a stop, for evaluations that run to bring their result.
         past: what earlier runs have come to.
         owner: who runs it, as its log says.
         bus_name: of the bus that it is run over.
+        share: of the slots that several sweeps have; none: they are this one's alone.
+        is_cancelled: whether a stop is for good.
     """
 
     sweep_id: str
@@ -73,12 +74,13 @@ class Sweep:
     versions: dict[str, str]
     fingerprint: str
     planning_seconds: float
-    spent_seconds: float
     log: FactLog
     grace_seconds: float = 0.0
     past: PastRuns = field(default_factory=PastRuns)
     owner: str = ""
     bus_name: str = MEMORY_BUS
+    share: Share | None = None
+    is_cancelled: Callable[[], bool] = lambda: False
 
     def ended(self, end: Ended) -> SweepResult:
         """The result of a sweep that has ended, written once more.
@@ -92,18 +94,25 @@ class Sweep:
         self.folder.write_result(result, pareto=self._is_pareto)
         return result
 
-    async def run(self, bus: Bus, stop: asyncio.Event) -> SweepResult:
+    async def run(
+        self, bus: Bus, stop: asyncio.Event, *, spent_seconds: float = 0.0
+    ) -> SweepResult:
         """Search until every branch has ended, `stop` is set or `max_seconds` are up.
 
         However this ends, what was found until then is written. After a stop nothing new is sent
         out, and what runs is waited for as long as the grace allows; to cancel this is to stop
         without a grace. Unless a branch or the time limit has ended it, it can be resumed.
 
+        Args:
+            bus: that workers listen to.
+            stop: ends it.
+            spent_seconds: that the sweep has run for until now, the planning included.
+
         Raises:
             SpicaError: if the bus or the journal failed, or the results cannot be written.
         """
         try:
-            return await self._run(bus, stop)
+            return await self._run(bus, stop, spent_seconds)
         except* (BusError, SpicaError) as failures:
             failure = first_cause(failures)
         if isinstance(failure, SpicaError):
@@ -112,23 +121,28 @@ class Sweep:
             f"{failure}; what was found, if anything, is in {self.folder.path}"
         ) from failure
 
-    async def _run(self, bus: Bus, stop: asyncio.Event) -> SweepResult:
+    async def _run(self, bus: Bus, stop: asyncio.Event, spent_seconds: float) -> SweepResult:
         time = asyncio.get_running_loop().time
         began = time()
 
         def elapsed() -> float:
-            return self.spent_seconds + time() - began
+            return spent_seconds + time() - began
 
         recorder = _Recorder(self.folder, None)
+        search = self._search(recorder, elapsed)
         slots = 0
+
+        def suit() -> None:
+            search.suit(min(slots, self.share.slots) if self.share is not None else slots)
 
         def on_fleet(view: FleetView) -> None:
             nonlocal slots
             slots = view.slots
             recorder.fleet(view)
-            search.suit(slots)
+            suit()
 
-        search = self._search(recorder, elapsed)
+        if self.share is not None:
+            self.share.on_change = suit
         self.folder.show_candidates()
         recorder.display = self.display
         for branch in search.branches:
@@ -144,6 +158,7 @@ class Sweep:
             versions=self.versions,
             on_fleet=on_fleet,
             earlier=Earlier(run, search.requested, search.measured),
+            share=self.share,
         ) as evaluations:
             ending = _Ending()
             try:
@@ -154,6 +169,8 @@ class Sweep:
                 ending.failure = str(first_cause(error))
                 raise
             finally:
+                if ending.cut_short == "interrupted" and not stop.is_set():
+                    ending.failure = ending.failure or "it broke off"
                 result = self._result(
                     search,
                     cut_short=ending.cut_short,
@@ -190,8 +207,14 @@ class Sweep:
             ended = Ended(at=at, result=result.model_copy(update={"ranking": []}))
             await self.log.record(ended, lambda: None, status=result.status)
         else:
-            stopped = Stopped(at=at, reason=ending.failure or result.reason)
-            status = "interrupted" if ending.failure is None else "failed"
+            failed, cancelled = ending.failure is not None, self.is_cancelled()
+            stopped = Stopped(
+                at=at,
+                reason=ending.failure or result.reason,
+                failed=failed,
+                cancelled=cancelled,
+            )
+            status = "cancelled" if cancelled else "failed" if failed else "interrupted"
             await self.log.record(stopped, lambda: None, status=status)
 
     async def _run_until(

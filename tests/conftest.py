@@ -1,4 +1,7 @@
-"""The RabbitMQ node that tests share: one for each pytest process, started when first asked for."""
+"""The RabbitMQ node and the PostgreSQL server that tests share.
+
+There is one of each for each pytest process, started when first asked for.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.broker import BrokerNode, VirtualHost, why_missing
+from support.broker import BrokerNode, VirtualHost
+from support.broker import why_missing as why_broker_missing
+from support.postgres import PostgresNode
+from support.postgres import why_missing as why_postgres_missing
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -33,13 +39,23 @@ def _user_cache(config: pytest.Config) -> Path:
 @pytest.fixture(scope="session")
 def broker() -> Iterator[BrokerNode]:
     """A node to stop, kill and choke at will; for a sound one, ask for `broker_vhost` too."""
-    missing = why_missing()
-    if missing is not None and os.environ.get("CI") == "true":
-        pytest.fail(missing)
-    if missing is not None:
-        pytest.skip(missing)
+    _need(why_broker_missing())
     with BrokerNode() as node:
         yield node
+
+
+@pytest.fixture(scope="session")
+def _postgres_node() -> Iterator[PostgresNode]:
+    _need(why_postgres_missing())
+    with PostgresNode() as node:
+        yield node
+
+
+@pytest.fixture
+def postgres(_postgres_node: PostgresNode) -> PostgresNode:
+    """A running server to stop, kill and freeze, whatever the test before did to it."""
+    _postgres_node.recover()
+    return _postgres_node
 
 
 @pytest.fixture
@@ -51,3 +67,10 @@ def broker_vhost(broker: BrokerNode) -> Iterator[VirtualHost]:
     yield VirtualHost(broker, name, broker.url(vhost=name))
     if broker.running:
         broker.delete_vhost(name)
+
+
+def _need(missing: str | None) -> None:
+    if missing is not None and os.environ.get("CI") == "true":
+        pytest.fail(missing)
+    if missing is not None:
+        pytest.skip(missing)

@@ -73,7 +73,7 @@ def run(
 
     Replays run in this machine's processes, or with --bus where workers are.
     """
-    from spica_async.cli.broker import read_broker_options  # noqa: PLC0415  # `--help` stays light
+    from spica_async.broker import read_broker_options  # noqa: PLC0415  # `--help` stays light
     from spica_async.cli.run import read_run_options, run_sweep_command  # noqa: PLC0415  # as above
 
     broker = read_broker_options(
@@ -116,7 +116,7 @@ def resume(
 
     What has been measured is not measured again. A sweep that has ended is shown once more.
     """
-    from spica_async.cli.broker import read_broker_options  # noqa: PLC0415  # `--help` stays light
+    from spica_async.broker import read_broker_options  # noqa: PLC0415  # `--help` stays light
     from spica_async.cli.run import (  # noqa: PLC0415  # as above
         read_run_options,
         resume_sweep_command,
@@ -191,7 +191,7 @@ def topology(
     The exit code is 1 if anything is missing, otherwise than it should be, or out of our rights.
     """
     from spica_async.bus.address import BrokerAddress  # noqa: PLC0415  # `--help` stays light
-    from spica_async.cli.consumer_timeout import Management  # noqa: PLC0415  # as above
+    from spica_async.bus.consumer_timeout import Management  # noqa: PLC0415  # as above
     from spica_async.cli.topology import topology_command  # noqa: PLC0415  # as above
 
     address = BrokerAddress.from_options(bus, ca=ca, cert=cert, key=key)

@@ -14,30 +14,27 @@ from pathlib import Path
 
 from schemas.goal import OptimizationGoal
 from schemas.results import SweepResult, SweepStatus
+from spica_async.broker import BrokerOptions, connected
 from spica_async.bus.memory import MemoryBus
-from spica_async.bus.port import Bus, BusError
-from spica_async.bus.topology import requests_queue
+from spica_async.bus.port import Bus
 from spica_async.cli import EXIT_INTERRUPTED
-from spica_async.cli.broker import BrokerOptions, check_consumer_timeout, connected, offered
-from spica_async.cli.inputs import Inputs, inputs_of, read_inputs
-from spica_async.cli.job import Job, NewJob, ResumedJob, check_same, planned_fact
-from spica_async.cli.journal import JournalOptions, config_of, opened
 from spica_async.cli.logs import log_to_file, log_warnings_to_stderr
 from spica_async.cli.options import DEFAULT_GRACE_SECONDS, DEFAULT_OUTPUT
-from spica_async.cli.tables import plan_notes, print_view, result_view
+from spica_async.cli.tables import print_view, result_view
 from spica_async.display import Display, ProgressConsole, showing
-from spica_async.engine.versions import engine_fingerprint, engine_versions
-from spica_async.errors import InputError, SpicaError, first_cause
+from spica_async.errors import InputError, first_cause
+from spica_async.inputs import Inputs, inputs_of, read_inputs
 from spica_async.interrupts import Interrupts
+from spica_async.jobs import Job, NewJob, ResumedJob
 from spica_async.journal import SweepRow, SweepUnknownError
-from spica_async.journal.past import MEMORY_BUS
+from spica_async.journal.opening import JournalOptions, config_of, opened
+from spica_async.local_worker import local_worker
 from spica_async.outcome import is_useful
 from spica_async.plan.types import SweepPlan
 from spica_async.results import ResultsFolder
+from spica_async.running import Means, run_job
 from spica_async.space.knobs import scales
-from spica_async.sweep import Sweep
-from workers.process import ChildStartError
-from workers.program import WorkerOptions, checked_slots, run_worker
+from workers.program import WorkerOptions, checked_slots
 from workers.settings import ENGINE_WARM_UP, ChildSettings
 from workers.supervisor import default_name
 from workers.traces import TraceCache
@@ -119,7 +116,8 @@ def resume_sweep_command(sweep_id: str, options: RunOptions, *, as_json: bool) -
     progress = ProgressConsole()
     row = asyncio.run(_sweep_row(sweep_id, options.journal))
     inputs = _limited(inputs_of(config_of(row), _noting(progress)), options)
-    job = ResumedJob(sweep_id, inputs, folder=Path(row.folder), journal=options.journal)
+    folder = _folder_of(row, options.output)
+    job = ResumedJob(sweep_id, inputs, folder=folder, journal=options.journal)
     return _run_job(job, options, progress, as_json=as_json)
 
 
@@ -142,6 +140,12 @@ def _run_job(job: Job, options: RunOptions, progress: ProgressConsole, *, as_jso
     if result.status == "interrupted":
         progress.print(f"go on with it: {options.resume_command(job.sweep_id)}", markup=False)
     return exit_code(result, goal)
+
+
+def _folder_of(row: SweepRow, output: Path) -> Path:
+    """Where the results of a sweep are, which may have been moved with the journal beside them."""
+    here, there = output / row.sweep_id, Path(row.folder)
+    return there if there.is_dir() and not here.is_dir() else here
 
 
 def _limited(inputs: Inputs, options: RunOptions) -> Inputs:
@@ -192,70 +196,26 @@ def _slots(options: RunOptions, *, parallel_evals: int) -> int:
 
 
 async def _run(job: Job, options: RunOptions, slots: int, display: Display) -> SweepResult:
-    time = asyncio.get_running_loop().time
-    began = time()
     interrupts = Interrupts()
     # The last one is the end of the terminal.
     interrupts.listen(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    sweep_id, broker = job.sweep_id, options.broker
     async with AsyncExitStack() as stack:
-        # Before the plan, so that what is wrong with the journal or the broker shows at once.
-        past = await job.before_planning(stack)
-        bus = await stack.enter_async_context(_coordinators_bus(broker, sweep_id, display))
-        trace = job.inputs.trace
-        fingerprint = engine_fingerprint()
-        if broker is not None:
-            await check_consumer_timeout(bus, requests_queue(fingerprint).name, broker)
-            trace = await stack.enter_async_context(offered(trace, broker))
-        before_planning = time()
-        plan, _ = await asyncio.gather(job.inputs.plan(display.planning), job.while_planning())
-        planning_seconds = time() - before_planning
-        for note in plan_notes(plan):
-            display.note(note)
-        sweep_opened = await job.after_planning(stack)
-        folder = sweep_opened.folder
-        log_to_file(folder.logs / "coordinator.log")
-        folder.write_plan(plan)
-        versions = engine_versions()
-        trace_sha256 = trace.sha256 if trace is not None else None
-        if past.planned is not None:
-            check_same(past.planned, plan, trace_sha256=trace_sha256, versions=versions)
-            planning_seconds += past.planned.planning_seconds
-        else:
-            planned = planned_fact(
-                plan,
-                trace_sha256=trace_sha256,
-                versions=versions,
-                planning_seconds=planning_seconds,
-                at=past.elapsed_seconds + time() - began,
-            )
-            await sweep_opened.log.record(planned, lambda: None)
-        sweep = Sweep(
-            sweep_id=sweep_id,
-            plan=plan,
-            trace=trace,
-            folder=folder,
-            display=display,
-            versions=versions,
-            fingerprint=fingerprint,
-            planning_seconds=planning_seconds,
-            spent_seconds=0.0,
-            log=sweep_opened.log,
-            grace_seconds=options.grace_seconds,
-            past=past,
-            owner=sweep_opened.owner,
-            bus_name=str(broker.address) if broker is not None else MEMORY_BUS,
+        # Before the plan, so that what is wrong with the broker shows at once.
+        bus = await stack.enter_async_context(
+            _coordinators_bus(options.broker, job.sweep_id, display)
         )
-        if past.ended is not None:
-            return sweep.ended(past.ended)
-        if slots:
-            display.planning(f"starting {slots} replay slots")
-            worker = _worker(options, slots, plan, folder)
-            workers_bus = await stack.enter_async_context(_workers_bus(broker, bus))
-            await stack.enter_async_context(_local_worker(workers_bus, worker))
-        interrupts.can_stop = True
-        spent = past.elapsed_seconds + time() - began
-        return await replace(sweep, spent_seconds=spent).run(bus, interrupts.stop)
+
+        async def before_search(plan: SweepPlan, folder: ResultsFolder) -> None:
+            log_to_file(folder.logs / "coordinator.log")
+            if slots:
+                display.planning(f"starting {slots} replay slots")
+                worker = _worker(options, slots, plan, folder)
+                workers_bus = await stack.enter_async_context(_workers_bus(options.broker, bus))
+                await stack.enter_async_context(local_worker(workers_bus, worker))
+            interrupts.can_stop = True
+
+        means = Means(bus, options.broker, display, options.grace_seconds)
+        return await run_job(job, means, interrupts.stop, before_search=before_search)
 
 
 def _worker(
@@ -302,31 +262,3 @@ async def _workers_bus(broker: BrokerOptions | None, coordinators: Bus) -> Async
         broker.address, role="worker", private_queues=f"spica.worker.{default_name()}"
     ) as bus:
         yield bus
-
-
-@asynccontextmanager
-async def _local_worker(bus: Bus, worker: WorkerOptions) -> AsyncIterator[None]:
-    """A worker in this process that lives as long as the context.
-
-    Raises:
-        SpicaError: if its children cannot be started, or it has lost the bus.
-    """
-    stop = asyncio.Event()
-    try:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(run_worker(bus, worker, stop))
-            try:
-                yield
-            finally:
-                stop.set()
-    except BaseExceptionGroup as error:
-        if error.split((SpicaError, ChildStartError, BusError))[1] is not None:
-            raise
-        told = error.subgroup(SpicaError)
-        if told is not None:
-            # The sweep's own word, where both of them have lost the broker.
-            raise first_cause(told) from None
-        cause = first_cause(error)
-        started = not isinstance(cause, ChildStartError)
-        what = "the worker in this process failed" if started else "no replay could be started"
-        raise SpicaError(f"{what}: {cause}; see {worker.children.log_folder}") from None

@@ -20,7 +20,6 @@ from spica_async.units import TARGET_UNITS, figure, seconds
 _SHOWN = 10
 _PIPE_WIDTH = 200
 _SHOWN_MISSES = 3
-_SHOWN_DROPPED = 4
 _SAME_GPUS = 0.05
 _MEAN_OF_LEVEL = {
     "ttft_ms": "mean_ttft_ms",
@@ -78,15 +77,6 @@ def plan_view(plan: SweepPlan) -> RenderableType:
         parts.append(Text("left out:"))
         parts += [Text(f"  {dropped.what}: {dropped.reason}") for dropped in plan.dropped]
     return Group(*parts)
-
-
-def plan_notes(plan: SweepPlan) -> list[str]:
-    """What the user of a sweep should know of its plan: a few lines, the rest is in `plan.json`."""
-    lines = [f"left out: {dropped.what}: {dropped.reason}" for dropped in plan.dropped]
-    if len(lines) > _SHOWN_DROPPED:
-        more = len(lines) - _SHOWN_DROPPED
-        lines[_SHOWN_DROPPED:] = [f"left out: {more} more, with their reasons in plan.json"]
-    return [*lines, *(f"warning: {warning}" for warning in plan.warnings)]
 
 
 def _candidates(

@@ -12,13 +12,13 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from spica_async.broker import naming
 from spica_async.bus.address import BrokerAddress
+from spica_async.bus.consumer_timeout import ConsumerTimeout, Management, consumer_timeouts
 from spica_async.bus.limits import HOLD_MARGIN_SECONDS
 from spica_async.bus.port import QueueSpec
 from spica_async.bus.rabbitmq.audit import Finding, Standing, audit
 from spica_async.bus.topology import DEAD_QUEUE, requests_queue
-from spica_async.cli.broker import naming
-from spica_async.cli.consumer_timeout import ConsumerTimeout, Management, consumer_timeouts
 from spica_async.cli.logs import log_warnings_to_stderr
 from spica_async.cli.tables import print_view
 from spica_async.engine.versions import engine_fingerprint

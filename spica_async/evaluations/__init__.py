@@ -2,5 +2,13 @@
 
 from spica_async.evaluations.in_flight import Earlier, EvaluationGivenUpError, Evaluations
 from spica_async.evaluations.incoming import Discarded
+from spica_async.evaluations.turns import FairTurns, Share
 
-__all__ = ["Discarded", "Earlier", "EvaluationGivenUpError", "Evaluations"]
+__all__ = [
+    "Discarded",
+    "Earlier",
+    "EvaluationGivenUpError",
+    "Evaluations",
+    "FairTurns",
+    "Share",
+]

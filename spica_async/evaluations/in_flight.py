@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, Self
@@ -27,6 +27,7 @@ from spica_async.evaluations.incoming import (
 )
 from spica_async.evaluations.outgoing import Outgoing
 from spica_async.evaluations.sending import RequestSender
+from spica_async.evaluations.turns import Share
 from spica_async.fleet import Fleet, FleetView
 
 WATCH_SECONDS: Final = 5.0
@@ -99,11 +100,13 @@ class Evaluations:
         on_fleet: Callable[[FleetView], None] | None,
         lost_after_seconds: float,
         earlier: Earlier,
+        share: Share | None,
     ) -> None:
         self._bus = bus
         self._coordinator = coordinator
         self._results = results_queue(coordinator)
         self._turn = asyncio.Semaphore(parallel)
+        self._share = share.turn if share is not None else nullcontext
         self._outgoing = Outgoing(coordinator, self._results.name, earlier.run)
         self._fleet = Fleet(fingerprint, versions)
         self._watch = FleetWatch(self._fleet, on_fleet)
@@ -147,6 +150,7 @@ class Evaluations:
         watch_seconds: float = WATCH_SECONDS,
         lost_after_seconds: float = LOST_AFTER_SECONDS,
         earlier: Earlier = Earlier(),
+        share: Share | None = None,
     ) -> AsyncIterator[Self]:
         """Declare the queues, take results and look after requests while the context is open.
 
@@ -164,6 +168,7 @@ class Evaluations:
             lost_after_seconds: a request that neither the queue nor a worker has for so long is
                 sent again.
             earlier: what is known of a run before this one.
+            share: our part of the turns that several coordinators have, if they do.
 
         Raises:
             SpicaError: the queues are not as we need them (see `RequestSender.declare`); in a
@@ -178,6 +183,7 @@ class Evaluations:
             on_fleet=on_fleet,
             lost_after_seconds=lost_after_seconds,
             earlier=earlier,
+            share=share,
         )
         await evaluations._sender.declare()
         reachable = True
@@ -250,7 +256,7 @@ class Evaluations:
         waiting = adopted or self._wait_for(request)
         result: EvaluationResult | None = None
         try:
-            async with self._turn:
+            async with self._turn, self._share():
                 message = self._outgoing.request(request)
                 if adopted is not None:
                     self._sender.adopt(evaluation_id, message)

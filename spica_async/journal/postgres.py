@@ -57,6 +57,8 @@ class PostgresDatabase:
                     # So that a server which is there and does not answer is noticed.
                     command_timeout=busy_seconds + _CONNECT_SECONDS,
                 )
+            except asyncpg.ClientConfigurationError as error:
+                raise InputError(f"journal {self.name}: {error}") from error
             except (ValueError, OverflowError):
                 # What the driver says of it may quote any part of it.
                 raise InputError(f"journal {self.name}: this URL cannot be used") from None

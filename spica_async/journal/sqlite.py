@@ -99,8 +99,11 @@ class SqliteDatabase:
         if not isinstance(cause, sqlite3.Error):
             return None
         code = getattr(cause, "sqlite_errorname", "")
-        kinds = (kind for prefix, kind in _KINDS if code.startswith(prefix))
-        return next(kinds, JournalError)(f"journal {self.name}: {cause}")
+        kind = next((kind for prefix, kind in _KINDS if code.startswith(prefix)), JournalError)
+        # Of a write that fails SQLite says no more than that it did.
+        unclear = kind is JournalFullError and code != "SQLITE_FULL"
+        reason = " (it cannot grow: no room, a quota, or a broken disk)" if unclear else ""
+        return kind(f"journal {self.name}: {cause}{reason}")
 
     def _identity(self) -> tuple[int, int]:
         found = self._path.stat()

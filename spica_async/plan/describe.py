@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from typing import Final
 
 from pydantic import JsonValue
 
@@ -18,6 +19,8 @@ from spica_async.space.parameters import (
     FloatParameter,
     Parameter,
 )
+
+_SHOWN_DROPPED: Final = 4
 
 
 def describe_plan(plan: SweepPlan) -> dict[str, JsonValue]:
@@ -41,6 +44,15 @@ def describe_plan(plan: SweepPlan) -> dict[str, JsonValue]:
         "dropped": [asdict(dropped) for dropped in plan.dropped],
         "warnings": list(plan.warnings),
     }
+
+
+def plan_notes(plan: SweepPlan) -> list[str]:
+    """What the user of a sweep should know of its plan: a few lines, the rest is in `plan.json`."""
+    lines = [f"left out: {dropped.what}: {dropped.reason}" for dropped in plan.dropped]
+    if len(lines) > _SHOWN_DROPPED:
+        more = len(lines) - _SHOWN_DROPPED
+        lines[_SHOWN_DROPPED:] = [f"left out: {more} more, with their reasons in plan.json"]
+    return [*lines, *(f"warning: {warning}" for warning in plan.warnings)]
 
 
 def describe_parameter(parameter: Parameter) -> str:

@@ -23,15 +23,15 @@ from support.commands import TIMEOUT_SECONDS, Finished, Spica, WriteConfig, smal
 from support.management import BY_BOTH, BY_POLICY, ManagementApi
 
 from schemas.messages import TraceLoad
-from spica_async.bus.memory import MemoryBus
-from spica_async.bus.port import QueueSpec
-from spica_async.bus.topology import requests_queue
-from spica_async.cli.broker import (
+from spica_async.broker import (
     BrokerOptions,
     check_consumer_timeout,
     offered,
     read_broker_options,
 )
+from spica_async.bus.memory import MemoryBus
+from spica_async.bus.port import QueueSpec
+from spica_async.bus.topology import requests_queue
 from spica_async.engine.versions import engine_fingerprint
 from spica_async.errors import InputError
 
@@ -309,7 +309,7 @@ def test_slots_of_its_own_do_without_other_workers(
     assert finished.code == 0, finished.stderr
     result = json.loads(finished.stdout)
     assert result["tally"]["feasible"] == result["tally"]["attempts"] == 1
-    (folder,) = (tmp_path / "results").iterdir()
+    (folder,) = (path for path in (tmp_path / "results").iterdir() if path.is_dir())
     # What had no limit of its own has that of the broker.
     assert "max_eval_seconds: 1500.0" in (folder / "config.yaml").read_text()
     # The sweep's own queues are gone, the shared ones stay.

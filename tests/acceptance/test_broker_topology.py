@@ -14,8 +14,8 @@ from support.management import BY_BOTH, BY_POLICY, ManagementApi
 
 from spica_async.bus import limits
 from spica_async.bus.address import BrokerAddress
+from spica_async.bus.consumer_timeout import ConsumerTimeout, Management, consumer_timeouts
 from spica_async.bus.topology import DEAD_QUEUE, requests_queue
-from spica_async.cli.consumer_timeout import ConsumerTimeout, Management, consumer_timeouts
 from spica_async.errors import InputError
 
 ENGINES = ("--engine", "one", "--engine", "two")

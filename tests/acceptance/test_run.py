@@ -19,7 +19,7 @@ PARETO = {"target": "pareto", "pareto_objectives": ["throughput_per_gpu", "throu
 
 
 def only_folder(tmp_path: Path) -> Path:
-    (folder,) = (tmp_path / "results").iterdir()
+    (folder,) = (path for path in (tmp_path / "results").iterdir() if path.is_dir())
     return folder
 
 

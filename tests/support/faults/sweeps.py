@@ -201,7 +201,6 @@ async def sweeping(
                 versions={},
                 fingerprint=FINGERPRINT,
                 planning_seconds=0.0,
-                spent_seconds=0.0,
                 log=NoLog(),
                 grace_seconds=grace_seconds,
             )

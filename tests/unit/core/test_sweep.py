@@ -70,7 +70,6 @@ def make_sweep(
             versions={"engine": "1"},
             fingerprint="engine",
             planning_seconds=0.5,
-            spent_seconds=0.5,
             log=NoLog(),
             grace_seconds=grace_seconds,
         )
@@ -373,7 +372,7 @@ def test_what_runs_when_the_time_is_up_gets_the_grace(
         async with worked_bus(gate=gate) as bus:
             asyncio.get_running_loop().call_later(5.0, gate.release)
             sweep = make_sweep(Ledger(), grace_seconds=grace_seconds, max_seconds=2.0)
-            return await sweep.run(bus, asyncio.Event())
+            return await sweep.run(bus, asyncio.Event(), spent_seconds=0.5)
 
     result = run_in_virtual_time(run())
     assert result.status == "time_limit"
@@ -386,7 +385,9 @@ def test_a_sweep_ends_when_its_time_is_up(
     async def run() -> SweepResult:
         # Half a second went to the plan; three candidates are through when the rest is up.
         async with worked_bus(gate=asyncio.Semaphore(3)) as bus:
-            return await make_sweep(Ledger(), max_seconds=2.0).run(bus, asyncio.Event())
+            return await make_sweep(Ledger(), max_seconds=2.0).run(
+                bus, asyncio.Event(), spent_seconds=0.5
+            )
 
     result = run_in_virtual_time(run())
     assert result.status == "time_limit"

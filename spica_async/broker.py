@@ -1,4 +1,4 @@
-"""What `spica-async run` does differently with a broker: it connects, limits, and offers traces."""
+"""What a coordinator does differently with a broker: it connects, limits, and offers traces."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from spica_async.errors import InputError, SpicaError
 from spica_async.traces.serve import address_towards, serving
 
 if TYPE_CHECKING:
-    from spica_async.cli.consumer_timeout import Management
+    from spica_async.bus.consumer_timeout import Management
 
 _EVERY_ADDRESS = ("0.0.0.0", "::")  # noqa: S104  # workers come from anywhere; they need the token
 _LOOPBACK = "127.0.0.1"
@@ -107,7 +107,7 @@ def read_broker_options(
             if value is not None:
                 raise InputError(f"{option}: has a meaning with --bus only")
         return None
-    from spica_async.cli.consumer_timeout import Management  # noqa: PLC0415 - heavy: HTTP
+    from spica_async.bus.consumer_timeout import Management  # noqa: PLC0415 - heavy: HTTP
 
     address = BrokerAddress.from_options(url, ca=ca, cert=cert, key=key)
     return BrokerOptions(
@@ -176,7 +176,7 @@ async def check_consumer_timeout(bus: Bus, queue: str, options: BrokerOptions) -
         InputError: requests in this queue may not be held for so long.
         SpicaError: the management API did not answer as one does, or the broker did not.
     """
-    from spica_async.cli.consumer_timeout import consumer_timeouts  # noqa: PLC0415 - as above
+    from spica_async.bus.consumer_timeout import consumer_timeouts  # noqa: PLC0415 - as above
 
     if options.management is None:
         return

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Protocol
 
 from schemas.journal import Planned, PlannedBranch
-from spica_async.cli.inputs import Inputs
-from spica_async.cli.journal import JournalOptions, enter, new_lease, opened, prepare, take
 from spica_async.errors import SpicaError
+from spica_async.inputs import Inputs
 from spica_async.journal import Journal, Lease
 from spica_async.journal.log import SweepLog
+from spica_async.journal.opening import JournalOptions, enter, new_lease, opened, prepare, take
 from spica_async.journal.past import PastRuns
 from spica_async.plan.digest import plan_digest
 from spica_async.plan.types import SweepPlan
@@ -78,7 +78,8 @@ class NewJob:
     def __init__(self, inputs: Inputs, *, root: Path, journal: JournalOptions) -> None:
         self.sweep_id = new_sweep_id()
         self.inputs = inputs
-        self._root = root.absolute()
+        self._root = root
+        self._lasting_root = root.absolute()
         self._options = journal
         self._journal: Journal | None = None
 
@@ -100,7 +101,8 @@ class NewJob:
         journal = self._journal
         if journal is None:
             journal = await stack.enter_async_context(opened(self._options))
-        await enter(journal, self.sweep_id, self.inputs.config, folder.path, lease)
+        lasting = self._lasting_root / self.sweep_id
+        await enter(journal, self.sweep_id, self.inputs.config, lasting, lease)
         log = await stack.enter_async_context(SweepLog.open(journal, self.sweep_id, lease, last=0))
         return OpenSweep(folder, log, PastRuns(), lease.owner)
 

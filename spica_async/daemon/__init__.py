@@ -1,0 +1,1 @@
+"""The tuning daemon: many sweeps side by side, controlled over HTTP and AMQP."""

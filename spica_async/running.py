@@ -1,0 +1,117 @@
+"""Runs one sweep from its configuration to its result, whoever asked for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+
+from schemas.results import SweepResult
+from spica_async.broker import BrokerOptions, check_consumer_timeout, offered
+from spica_async.bus.port import Bus
+from spica_async.bus.topology import requests_queue
+from spica_async.display import Display
+from spica_async.engine.versions import engine_fingerprint, engine_versions
+from spica_async.evaluations import Share
+from spica_async.jobs import Job, check_same, planned_fact
+from spica_async.journal.past import MEMORY_BUS
+from spica_async.plan.describe import plan_notes
+from spica_async.plan.types import SweepPlan
+from spica_async.results import ResultsFolder
+from spica_async.sweep import Sweep
+
+BeforeSearch = Callable[[SweepPlan, ResultsFolder], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What a sweep is run with.
+
+    Attributes:
+        bus: that workers listen to.
+        broker: behind the bus; none for one in memory.
+        display: shows what happens.
+        grace_seconds: after a stop, for evaluations that run to bring their result.
+        share: of the slots that several sweeps have; none: they are this sweep's alone.
+        is_cancelled: whether a stop is for good.
+    """
+
+    bus: Bus
+    broker: BrokerOptions | None
+    display: Display
+    grace_seconds: float
+    share: Share | None = None
+    is_cancelled: Callable[[], bool] = lambda: False
+
+
+async def run_job(
+    job: Job, means: Means, stop: asyncio.Event, *, before_search: BeforeSearch
+) -> SweepResult:
+    """Plan a sweep and search until it ends or `stop` is set.
+
+    Args:
+        job: the sweep.
+        means: what it is run with.
+        stop: ends it in good order.
+        before_search: awaited when all is planned, unless the sweep has ended already.
+
+    Raises:
+        SpicaError: it could not be run; an `InputError` if that is the input's fault.
+    """
+    time = asyncio.get_running_loop().time
+    began = time()
+    broker = means.broker
+    async with AsyncExitStack() as stack:
+        # Before the plan, so that what is wrong with the journal shows at once.
+        past = await job.before_planning(stack)
+        trace = job.inputs.trace
+        fingerprint = engine_fingerprint()
+        if broker is not None:
+            await check_consumer_timeout(means.bus, requests_queue(fingerprint).name, broker)
+            trace = await stack.enter_async_context(offered(trace, broker))
+        before_planning = time()
+        plan, _ = await asyncio.gather(
+            job.inputs.plan(means.display.planning), job.while_planning()
+        )
+        planning_seconds = time() - before_planning
+        for note in plan_notes(plan):
+            means.display.note(note)
+        opened = await job.after_planning(stack)
+        opened.folder.write_plan(plan)
+        versions = engine_versions()
+        trace_sha256 = trace.sha256 if trace is not None else None
+        if past.planned is not None:
+            check_same(past.planned, plan, trace_sha256=trace_sha256, versions=versions)
+            planning_seconds += past.planned.planning_seconds
+        else:
+            planned = planned_fact(
+                plan,
+                trace_sha256=trace_sha256,
+                versions=versions,
+                planning_seconds=planning_seconds,
+                at=past.elapsed_seconds + time() - began,
+            )
+            await opened.log.record(planned, lambda: None)
+        sweep = Sweep(
+            sweep_id=job.sweep_id,
+            plan=plan,
+            trace=trace,
+            folder=opened.folder,
+            display=means.display,
+            versions=versions,
+            fingerprint=fingerprint,
+            planning_seconds=planning_seconds,
+            log=opened.log,
+            grace_seconds=means.grace_seconds,
+            past=past,
+            owner=opened.owner,
+            bus_name=str(broker.address) if broker is not None else MEMORY_BUS,
+            share=means.share,
+            is_cancelled=means.is_cancelled,
+        )
+        if past.ended is not None:
+            return sweep.ended(past.ended)
+        await before_search(plan, opened.folder)
+        spent = past.elapsed_seconds + time() - began
+        return await sweep.run(means.bus, stop, spent_seconds=spent)

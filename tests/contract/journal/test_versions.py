@@ -1,0 +1,188 @@
+"""Stores of older and newer versions."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, create_engine, inspect
+from sqlalchemy.ext.asyncio import AsyncEngine
+from support.journals import LONG, fact, new_sweep, numbers_that_count, some_facts
+
+from spica_async.journal import JournalVersionError
+from spica_async.journal import sql as sql_module
+from spica_async.journal.sql import SqlJournal
+from spica_async.journal.tables import STEPS, bring_up_to_date, metadata, version_of
+
+from .conftest import OpenJournal
+
+NEWER = (
+    *STEPS,
+    ("ALTER TABLE sweeps ADD COLUMN colour TEXT", "UPDATE sweeps SET colour = 'blue'"),
+    ("CREATE TABLE pictures (name TEXT NOT NULL PRIMARY KEY)",),
+)
+"""What a later version might make of today's."""
+
+
+def use_steps(monkeypatch: pytest.MonkeyPatch, steps: Any) -> None:
+    monkeypatch.setattr(sql_module, "STEPS", steps)
+
+
+def engine_of(journal: SqlJournal) -> AsyncEngine:
+    return journal._database.writing
+
+
+def look_at(connection: Connection) -> dict[str, list[tuple[str, bool, bool]]]:
+    """Name, whether it may be null and whether it is in the key, for each column of each table."""
+    inspector = inspect(connection)
+    return {
+        name: [
+            (
+                column["name"],
+                column["nullable"],
+                column["name"] in inspector.get_pk_constraint(name)["constrained_columns"],
+            )
+            for column in inspector.get_columns(name)
+        ]
+        for name in inspector.get_table_names()
+    }
+
+
+async def test_the_steps_lead_to_the_tables_that_the_program_uses(url: str) -> None:
+    async with SqlJournal.open(url) as journal, engine_of(journal).connect() as connection:
+        assert await connection.run_sync(look_at) == {
+            name: [(column.name, column.nullable, column.primary_key) for column in table.columns]
+            for name, table in metadata.tables.items()
+        }
+
+
+async def test_an_older_store_is_brought_up_to_date_with_nothing_lost(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with SqlJournal.open(url) as journal:
+        await journal.create(new_sweep(priority=3), LONG)
+        await journal.append("one", "me", some_facts(0, 50), after=0)
+        before = await journal.sweep("one")
+    use_steps(monkeypatch, NEWER)
+    for _ in range(2):
+        async with SqlJournal.open(url) as journal:
+            after = await journal.sweep("one")
+            assert (after.config, after.priority, after.last) == (before.config, 3, before.last)
+            assert (after.owner, after.submitted_at) == ("me", before.submitted_at)
+            assert await numbers_that_count(journal) == 50
+            async with engine_of(journal).begin() as connection:
+                assert await connection.run_sync(version_of) == len(NEWER)
+                rows = await connection.exec_driver_sql("SELECT colour FROM sweeps")
+                assert rows.all() == [("blue",)]
+
+
+async def test_many_bring_it_up_to_date_at_once(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with SqlJournal.open(url) as journal:
+        await journal.create(new_sweep(), LONG)
+    use_steps(monkeypatch, NEWER)
+
+    async def use() -> None:
+        async with SqlJournal.open(url) as journal:
+            assert (await journal.sweep("one")).owner == "me"
+
+    await asyncio.gather(*(use() for _ in range(6)))
+
+
+async def test_a_step_that_fails_changes_nothing(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with SqlJournal.open(url) as journal:
+        await journal.create(new_sweep(), LONG)
+    with monkeypatch.context() as patch:
+        use_steps(patch, (*NEWER, ("CREATE TABLE facts (name TEXT)",)))
+        with pytest.raises(Exception, match="facts"):
+            async with SqlJournal.open(url):
+                pass
+    async with SqlJournal.open(url) as journal:
+        assert await journal.append("one", "me", [fact(1)], after=0) == 1
+        async with engine_of(journal).begin() as connection:
+            assert await connection.run_sync(version_of) == len(STEPS)
+            assert "pictures" not in await connection.run_sync(look_at)
+
+
+async def test_a_newer_one_is_refused(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        use_steps(patch, NEWER)
+        async with SqlJournal.open(url) as journal:
+            await journal.create(new_sweep())
+            name = journal._database.name
+    with pytest.raises(JournalVersionError) as refusal:
+        async with SqlJournal.open(url):
+            pass
+    assert str(refusal.value) == (
+        f"journal {name}: it is of version {len(NEWER)}, and this program knows none after "
+        f"{len(STEPS)}: open it with the newer spica-async that wrote it"
+    )
+    # And left as it was.
+    use_steps(monkeypatch, NEWER)
+    async with SqlJournal.open(url) as journal:
+        assert len(await journal.sweeps()) == 1
+
+
+OPEN = """
+import asyncio, sys, time
+from spica_async.journal import NewSweep
+from spica_async.journal.sql import SqlJournal
+
+async def main():
+    async with SqlJournal.open(sys.argv[1]) as journal:
+        await journal.create(NewSweep(sys.argv[2], "", "{}"))
+
+print("ready", flush=True)
+sys.stdin.readline()
+asyncio.run(main())
+"""
+
+
+def open_at_once(url: str, names: list[str]) -> None:
+    with contextlib.ExitStack() as stack:
+        processes = [
+            stack.enter_context(
+                subprocess.Popen(
+                    [sys.executable, "-c", OPEN, url, name],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                )
+            )
+            for name in names
+        ]
+        for process in processes:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"ready\n"
+        for process in processes:
+            assert process.stdin is not None
+            process.stdin.close()
+            process.stdin = None
+        for process in processes:
+            _, errors = process.communicate(timeout=30)
+            assert process.returncode == 0, errors.decode()
+
+
+async def test_processes_that_open_an_empty_one_at_once_all_succeed(
+    url: str, open_journal: OpenJournal
+) -> None:
+    names = ["a", "b", "c"]
+    await asyncio.to_thread(open_at_once, url, names)
+    async with open_journal() as journal:
+        assert sorted(row.sweep_id for row in await journal.sweeps()) == names
+
+
+def test_steps_are_taken_once() -> None:
+    engine = create_engine("sqlite://")
+    with engine.begin() as connection:
+        assert version_of(connection) == 0
+        bring_up_to_date(connection)
+        bring_up_to_date(connection)
+        assert version_of(connection) == len(STEPS)
+        bring_up_to_date(connection, NEWER)
+        bring_up_to_date(connection)
+        assert version_of(connection) == len(NEWER)
+    engine.dispose()

@@ -1,0 +1,179 @@
+"""A PostgreSQL server that dies, restarts, cuts connections or falls silent."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+from support.journals import LONG, fact, new_sweep, numbers_that_count, some_facts
+from support.postgres import PostgresNode
+
+from spica_async.journal import Journal, JournalUnavailableError
+from spica_async.journal import postgres as postgres_module
+from spica_async.journal.sql import SqlJournal
+
+
+@pytest.fixture
+def database(postgres: PostgresNode) -> str:
+    return postgres.add_database()
+
+
+@pytest.fixture
+async def journal(postgres: PostgresNode, database: str) -> AsyncIterator[Journal]:
+    async with SqlJournal.open(postgres.url(database)) as opened:
+        await opened.create(new_sweep(), LONG)
+        yield opened
+
+
+async def append_until(stop: asyncio.Event, journal: Journal) -> tuple[int, int]:
+    """Append again and again; what fails is tried again as it is.
+
+    Returns:
+        The number of the last fact, and how often something failed.
+    """
+    last = failures = 0
+    while not stop.is_set():
+        try:
+            last = await journal.append("one", "me", some_facts(last, 3), after=last)
+        except JournalUnavailableError:
+            failures += 1
+            await asyncio.sleep(0.02)
+    return last, failures
+
+
+@pytest.mark.parametrize("end", [PostgresNode.kill, PostgresNode.stop])
+async def test_a_server_that_ends_and_starts_again(
+    postgres: PostgresNode, journal: Journal, end: Callable[[PostgresNode], None]
+) -> None:
+    stop = asyncio.Event()
+    writing = asyncio.ensure_future(append_until(stop, journal))
+    for _ in range(2):
+        await asyncio.sleep(0.2)
+        await asyncio.to_thread(end, postgres)
+        with pytest.raises(JournalUnavailableError):
+            await journal.sweep("one")
+        await asyncio.to_thread(postgres.start)
+        await asyncio.sleep(0.2)
+    stop.set()
+    last, failures = await writing
+    assert failures > 0
+    assert last > 0
+    # As many as it was told, so nothing is doubled.
+    assert await numbers_that_count(journal) == last
+
+
+async def test_connections_that_are_cut(
+    postgres: PostgresNode, journal: Journal, database: str
+) -> None:
+    stop = asyncio.Event()
+    writing = asyncio.ensure_future(append_until(stop, journal))
+    cut = 0
+    for _ in range(12):
+        await asyncio.sleep(0.05)
+        cut += await asyncio.to_thread(postgres.cut_connections, database)
+    stop.set()
+    last, _ = await writing
+    assert cut > 0
+    assert await numbers_that_count(journal) == last
+
+
+async def test_one_that_is_cut_while_nobody_uses_it_is_not_noticed(
+    postgres: PostgresNode, journal: Journal, database: str
+) -> None:
+    assert await asyncio.to_thread(postgres.cut_connections, database) > 0
+    assert await journal.append("one", "me", [fact(1)], after=0) == 1
+
+
+class Relay:
+    """Passes on what a client and the server say to each other, but for one answer."""
+
+    def __init__(self, target: int) -> None:
+        self._target = target
+        self.port = 0
+        self.swallow: bytes | None = None
+        self.swallowed = 0
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Relay]:
+        server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.port = server.sockets[0].getsockname()[1]
+        async with server:
+            yield self
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        back, forth = await asyncio.open_connection("127.0.0.1", self._target)
+        passing = asyncio.ensure_future(self._pass(reader, forth))
+        await self._pass(back, writer, answers=True)
+        await passing
+
+    async def _pass(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, answers: bool = False
+    ) -> None:
+        while data := await reader.read(65536):
+            if answers and self.swallow is not None and self.swallow in data:
+                self.swallow = None
+                self.swallowed += 1
+                break
+            writer.write(data)
+        writer.close()
+
+
+async def test_a_commit_whose_answer_is_lost(postgres: PostgresNode, database: str) -> None:
+    async with Relay(postgres.port).running() as relay:
+        url = postgres.url(database).replace(str(postgres.port), str(relay.port))
+        async with SqlJournal.open(url) as journal:
+            await journal.create(new_sweep(), LONG)
+            last = 0
+            for number in range(3):
+                relay.swallow = b"COMMIT\0"
+                with pytest.raises(JournalUnavailableError):
+                    await journal.append("one", "me", some_facts(last, 3), after=last)
+                assert relay.swallowed == number + 1
+                # It is there, and is not written a second time.
+                assert (await journal.sweep("one")).last == last + 3
+                last = await journal.append("one", "me", some_facts(last, 3), after=last)
+            assert await numbers_that_count(journal) == last == 9
+
+
+class TestSilence:
+    @pytest.fixture(autouse=True)
+    def _impatience(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(postgres_module, "_CONNECT_SECONDS", 0.5)
+
+    async def test_it_is_noticed(self, postgres: PostgresNode, database: str) -> None:
+        url = postgres.url(database)
+        async with SqlJournal.open(url, busy_seconds=0.5) as journal:
+            await journal.create(new_sweep(), LONG)
+            postgres.freeze()
+            before = time.monotonic()
+            with pytest.raises(JournalUnavailableError, match="does not answer"):
+                await journal.append("one", "me", [fact(1)], after=0)
+            with pytest.raises(JournalUnavailableError, match="does not answer"):
+                await journal.sweep("one")
+            with pytest.raises(JournalUnavailableError, match="does not answer"):
+                async with SqlJournal.open(url, busy_seconds=0.5):
+                    pass
+            assert time.monotonic() - before < 15
+            postgres.thaw()
+            assert await journal.append("one", "me", [fact(1)], after=0) == 1
+            assert await numbers_that_count(journal) == 1
+
+    async def test_a_second_cancellation_ends_the_wait(
+        self, postgres: PostgresNode, database: str
+    ) -> None:
+        async with SqlJournal.open(postgres.url(database), busy_seconds=60) as journal:
+            await journal.create(new_sweep(), LONG)
+            postgres.freeze()
+            writing = asyncio.ensure_future(journal.append("one", "me", [fact(1)], after=0))
+            await asyncio.sleep(0.2)
+            writing.cancel()
+            assert await asyncio.wait([writing], timeout=0.3) == (set(), {writing})
+            writing.cancel()
+            await asyncio.wait([writing], timeout=10)
+            assert writing.cancelled()
+            postgres.thaw()
+            assert await journal.append("one", "me", [fact(1)], after=0) == 1
+            assert await numbers_that_count(journal) == 1

@@ -1,0 +1,210 @@
+"""Runs sweeps with the random profile, each in a process that can be told when to die.
+
+Reads one JSON object per line, a `Command`, and answers each with one, an `Answer`. The libraries
+are loaded once: every sweep runs in a fork of this process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import traceback
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Self
+
+from support.killing.steps import Steps
+from support.planning import plan
+from support.searching import FakeWorker, Ledger, succeed_or_fail
+
+from schemas.journal import Planned
+from spica_async import sweep as sweep_module
+from spica_async.bus.address import BrokerAddress
+from spica_async.bus.memory import MemoryBus
+from spica_async.bus.port import Bus
+from spica_async.bus.rabbitmq import RabbitBus
+from spica_async.bus.topology import declare, requests_queue
+from spica_async.evaluations import Evaluations
+from spica_async.journal import Lease, SweepUnknownError
+from spica_async.journal.log import SweepLog
+from spica_async.journal.opening import enter, take
+from spica_async.journal.owner import this_owner
+from spica_async.journal.past import MEMORY_BUS, PastRuns
+from spica_async.journal.sql import SqlJournal
+from spica_async.plan.digest import plan_digest
+from spica_async.plan.types import SweepPlan
+from spica_async.results import ResultsFolder
+from spica_async.sweep import Sweep
+
+FINGERPRINT: Final = "engine"
+_LEASE_SECONDS: Final = 30.0
+
+
+@dataclass(frozen=True)
+class Command:
+    """A sweep to run or to go on with.
+
+    Attributes:
+        sweep_id: its name; one that the journal has is gone on with.
+        journal: URL.
+        bus: the URL of a broker, on which somebody answers requests; none: all in one process.
+        root: the folder of its folder.
+        schedule: of the sweep.
+        die_at: number of the step to die at, from 1; 0 for none.
+        stop_at: number of a result after which it is told to stop; 0 for none.
+    """
+
+    sweep_id: str
+    journal: str
+    bus: str | None
+    root: str
+    schedule: str = "rounds"
+    die_at: int = 0
+    stop_at: int = 0
+
+
+def sweep_plan(schedule: str) -> SweepPlan:
+    """Two branches of 2 rounds of 3 candidates each, with failures and duplicates among them."""
+    return plan(
+        {
+            "gpu_budget": 2,
+            "deployment_mode": ["agg", "disagg"],
+            "agg_max_num_batched_tokens": [8192, 16384],
+            "agg_max_num_seqs": [256, 512],
+            "decode_max_num_seqs": [256, 512, 1024],
+            "prefill_max_num_seqs": [1, 2],
+        },
+        goal={"target": "throughput"},
+        sweep={
+            "schedule": schedule,
+            "max_rounds": 2,
+            "candidates_per_round": 3,
+            "parallel_evals": 3,
+            "random_seed": 3,
+            "optimizer": {"profile": "random"},
+        },
+    )
+
+
+class _ImpatientEvaluations(Evaluations):
+    """Looks after its requests so often that a test need not wait for it."""
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, bus: Bus, *, coordinator: str, **options: Any) -> AsyncIterator[Self]:
+        async with super().open(
+            bus, coordinator=coordinator, watch_seconds=0.1, lost_after_seconds=1.0, **options
+        ) as evaluations:
+            yield evaluations
+
+
+async def _run(command: Command) -> None:
+    sweep_module.Evaluations = _ImpatientEvaluations  # type: ignore[attr-defined]  # imported there
+    lease = Lease(this_owner(), _LEASE_SECONDS)
+    root, found = Path(command.root), sweep_plan(command.schedule)
+    async with AsyncExitStack() as stack:
+        journal = await stack.enter_async_context(SqlJournal.open(command.journal))
+        past = PastRuns()
+        try:
+            await take(journal, command.sweep_id, lease)
+        except SweepUnknownError:
+            folder = root / command.sweep_id
+            await enter(journal, command.sweep_id, found.config, folder, lease)
+        else:
+            past = await PastRuns.read(journal, command.sweep_id)
+        log = await stack.enter_async_context(
+            SweepLog.open(journal, command.sweep_id, lease, last=past.last)
+        )
+        results = stack.enter_context(ResultsFolder.reopen(root, command.sweep_id))
+        if past.planned is None:
+            planned = Planned(
+                at=0, digest=plan_digest(found), versions={}, planning_seconds=0, branches=[]
+            )
+            await log.record(planned, lambda: None)
+        bus = await stack.enter_async_context(_bus(command))
+        stop = asyncio.Event()
+        ledger = Ledger()
+        ledger.on_record = lambda _: stop.set() if len(ledger.records) == command.stop_at else None
+        sweep = Sweep(
+            sweep_id=command.sweep_id,
+            plan=found,
+            trace=None,
+            folder=results,
+            display=ledger,
+            versions={},
+            fingerprint=FINGERPRINT,
+            planning_seconds=0.0,
+            log=log,
+            past=past,
+            owner=lease.owner,
+            bus_name=command.bus or MEMORY_BUS,
+        )
+        if past.ended is not None:
+            sweep.ended(past.ended)
+        else:
+            await sweep.run(bus, stop, spent_seconds=past.elapsed_seconds)
+
+
+@asynccontextmanager
+async def _bus(command: Command) -> AsyncIterator[Bus]:
+    if command.bus is None:
+        bus = MemoryBus()
+        await declare(bus, requests_queue(FINGERPRINT))
+        async with FakeWorker(bus, measure=succeed_or_fail, slots=2).running():
+            yield bus
+        return
+    async with RabbitBus.open(
+        BrokerAddress.from_options(command.bus),
+        name=f"spica-coordinator-{command.sweep_id}-{os.getpid()}",
+        private_queues=f"spica.results.{command.sweep_id}",
+    ) as rabbit:
+        yield rabbit
+
+
+def _in_child(command: Command, report: int) -> int:
+    steps = Steps(command.die_at)
+    steps.watch_everything()
+    try:
+        asyncio.run(_run(command))
+    except BaseException:  # noqa: BLE001  # whatever it is, the test has to see it
+        traceback.print_exc()
+        return 1
+    finally:
+        os.write(report, json.dumps(steps.taken).encode())
+    return 0
+
+
+def _answer(command: Command) -> dict[str, Any]:
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(reading)
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # Logs are no answers.
+        os._exit(_in_child(command, writing))
+    os.close(writing)
+    told = b""
+    while chunk := os.read(reading, 65536):
+        told += chunk
+    os.close(reading)
+    _, status = os.waitpid(pid, 0)
+    code = os.waitstatus_to_exitcode(status)
+    return {
+        "killed": code == -signal.SIGKILL,
+        "code": code,
+        "steps": json.loads(told) if told else [],
+    }
+
+
+def main() -> None:
+    """Answer until there is nothing more to read."""
+    for line in sys.stdin:
+        print(json.dumps(_answer(Command(**json.loads(line)))), flush=True)  # noqa: T201  # the answer
+
+
+if __name__ == "__main__":
+    main()

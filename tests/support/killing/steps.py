@@ -1,0 +1,74 @@
+"""The steps of a sweep at which its process can be made to die."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from functools import wraps
+from typing import Any
+
+from spica_async.bus.memory import MemoryBus
+from spica_async.bus.rabbitmq import RabbitBus
+from spica_async.evaluations import in_flight, incoming
+from spica_async.journal.sql import SqlJournal
+from spica_async.results import ResultsFolder
+from spica_async.sampling.random_sampler import RandomSampler
+
+
+@dataclass
+class Steps:
+    """Counts what happens, and dies by SIGKILL at one of them; at none if that is 0."""
+
+    die_at: int = 0
+    taken: list[str] = field(default_factory=list)
+
+    def take(self, name: str) -> None:
+        self.taken.append(name)
+        if len(self.taken) == self.die_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def around(self, kind: type, method: str) -> None:
+        """Take a step before and after each call of a method."""
+        plain = getattr(kind, method)
+
+        @wraps(plain)
+        async def stepping(*args: Any, **kwargs: Any) -> Any:
+            self.take(f"before {method}")
+            result = await plain(*args, **kwargs)
+            self.take(f"after {method}")
+            return result
+
+        setattr(kind, method, stepping)
+
+    def before(self, kind: type, method: str) -> None:
+        """Take a step before each call of a method that does not wait."""
+        plain = getattr(kind, method)
+
+        @wraps(plain)
+        def stepping(*args: Any, **kwargs: Any) -> Any:
+            self.take(f"before {method}")
+            return plain(*args, **kwargs)
+
+        setattr(kind, method, stepping)
+
+    def watch_everything(self) -> None:
+        """Take steps at all that a sweep does outside of its own memory, for good."""
+        for method in ("create", "take", "append", "give_back"):
+            self.around(SqlJournal, method)
+        for bus in (MemoryBus, RabbitBus):
+            for method in ("publish", "broadcast", "delete_queue"):
+                self.around(bus, method)
+        for method in ("ask", "place", "tell", "restore"):
+            self.around(RandomSampler, method)
+        for method in ("append", "show_candidates", "write_result"):
+            self.before(ResultsFolder, method)
+        acknowledge: Callable[[Any], Awaitable[None]] = incoming.acknowledge
+
+        async def acknowledging(delivery: Any) -> None:
+            self.take("before acknowledge")
+            await acknowledge(delivery)
+            self.take("after acknowledge")
+
+        in_flight.acknowledge = acknowledging  # type: ignore[attr-defined]  # imported there
