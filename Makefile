@@ -25,7 +25,7 @@ run: setup ## Search the quickstart's deployments and print the best ones.
 test: lint broker postgres ## Every check but the slow tests.
 	$(BIN)/pytest -n 2 --dist worksteal -m "not slow"
 
-test-slow: setup broker ## The tests that need minutes: real traces, real sweeps, real knobs.
+test-slow: setup broker postgres ## The tests that need minutes: real traces, real sweeps, real knobs.
 	$(BIN)/pytest -n 2 --dist worksteal -m slow --timeout 1200
 
 bench: setup ## The published planner and router sweeps on a real trace (half an hour).

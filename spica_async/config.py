@@ -46,17 +46,29 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise InputError(f"{path}: {(error.strerror or str(error)).lower()}") from None
     try:
+        return parse_yaml(text)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+
+
+def parse_yaml(text: str) -> dict[str, Any]:
+    """The mapping that a configuration's text is, not validated.
+
+    Raises:
+        InputError: it is none; the message names the line where there is one.
+    """
+    try:
         document = yaml.load(text, Loader=_UniqueKeyLoader)  # noqa: S506  # a SafeLoader
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"line {mark.line + 1}" if mark else "somewhere"
-        raise InputError(f"{path}: {where}: not valid YAML: {error.problem}") from None
+        raise InputError(f"{where}: not valid YAML: {error.problem}") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         # The two others are of scalars that look like a date or number and are none, and of depth.
-        raise InputError(f"{path}: not valid YAML: {error}") from None
+        raise InputError(f"not valid YAML: {error}") from None
     if not isinstance(document, dict):
         blocks = ", ".join(SmartSearchConfig.model_fields)
-        raise InputError(f"{path}: a configuration is a mapping with the blocks {blocks}")
+        raise InputError(f"a configuration is a mapping with the blocks {blocks}")
     return document
 
 

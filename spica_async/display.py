@@ -102,14 +102,7 @@ class PlainDisplay:
 
     def evaluated(self, record: CandidateRecord) -> None:
         """Print the candidate."""
-        if record.objectives is None:
-            told = f"{record.outcome}: {record.cause}: {record.detail}"
-        else:
-            told = ", ".join(
-                objective(target, record.objectives[target.value])
-                for target in self._goal.objectives
-            )
-        self._print(f"{record.branch} round {record.round}: {_what(record)}: {told}")
+        self._print(candidate_line(record, self._goal))
 
     def progressed(self, branch: BranchCourse) -> None:
         """Print the end of a branch."""
@@ -225,6 +218,17 @@ class LiveDisplay:
                 f"{seconds(branch.stats.suggest_seconds)} / {seconds(branch.evaluation_seconds)}",
             )
         return table
+
+
+def candidate_line(record: CandidateRecord, goal: OptimizationGoal) -> str:
+    """What a candidate is, and its objectives or what kept it from having any."""
+    if record.objectives is None:
+        told = f"{record.outcome}: {record.cause}: {record.detail}"
+    else:
+        told = ", ".join(
+            objective(target, record.objectives[target.value]) for target in goal.objectives
+        )
+    return f"{record.branch} round {record.round}: {_what(record)}: {told}"
 
 
 def best_so_far(branch: BranchCourse, goal: OptimizationGoal) -> str:

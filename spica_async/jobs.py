@@ -18,6 +18,7 @@ from spica_async.journal.past import PastRuns
 from spica_async.plan.digest import plan_digest
 from spica_async.plan.types import SweepPlan
 from spica_async.results import ResultsFolder, new_sweep_id
+from spica_async.telling import SweepTelling
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +30,14 @@ class OpenSweep:
         log: takes its facts.
         past: what it has come to so far.
         owner: this process, as the journal knows it.
+        telling: tells others of it.
     """
 
     folder: ResultsFolder
     log: SweepLog
     past: PastRuns
     owner: str
+    telling: SweepTelling
 
 
 class Job(Protocol):
@@ -103,8 +106,11 @@ class NewJob:
             journal = await stack.enter_async_context(opened(self._options))
         lasting = self._lasting_root / self.sweep_id
         await enter(journal, self.sweep_id, self.inputs.config, lasting, lease)
-        log = await stack.enter_async_context(SweepLog.open(journal, self.sweep_id, lease, last=0))
-        return OpenSweep(folder, log, PastRuns(), lease.owner)
+        telling = SweepTelling(self.sweep_id, self.inputs.config, stored=1)
+        log = await stack.enter_async_context(
+            SweepLog.open(journal, self.sweep_id, lease, last=0, telling=telling)
+        )
+        return OpenSweep(folder, log, PastRuns(), lease.owner, telling)
 
 
 class ResumedJob:
@@ -126,6 +132,7 @@ class ResumedJob:
         self._options = journal
         self._lease: Lease = new_lease()
         self._past = PastRuns()
+        self._telling: SweepTelling | None = None
         self._log: SweepLog | None = None
 
     async def before_planning(self, stack: AsyncExitStack) -> PastRuns:
@@ -133,8 +140,16 @@ class ResumedJob:
         journal = await stack.enter_async_context(opened(self._options))
         await take(journal, self.sweep_id, self._lease)
         self._past = await PastRuns.read(journal, self.sweep_id)
+        row = await journal.sweep(self.sweep_id)
+        self._telling = SweepTelling(self.sweep_id, self.inputs.config, stored=row.events)
         self._log = await stack.enter_async_context(
-            SweepLog.open(journal, self.sweep_id, self._lease, last=self._past.last)
+            SweepLog.open(
+                journal,
+                self.sweep_id,
+                self._lease,
+                last=self._past.last,
+                telling=self._telling,
+            )
         )
         return self._past
 
@@ -144,10 +159,12 @@ class ResumedJob:
 
     async def after_planning(self, stack: AsyncExitStack) -> OpenSweep:
         """Open its folder again."""
-        assert self._log is not None  # noqa: S101  # planning came after `before_planning`
+        # Planning came after `before_planning`.
+        assert self._log is not None  # noqa: S101  # as above
+        assert self._telling is not None  # noqa: S101  # as above
         root, name = self._folder.parent, self._folder.name
         folder = stack.enter_context(ResultsFolder.reopen(root, name))
-        return OpenSweep(folder, self._log, self._past, self._lease.owner)
+        return OpenSweep(folder, self._log, self._past, self._lease.owner, self._telling)
 
 
 def check_same(

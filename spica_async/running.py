@@ -109,6 +109,7 @@ async def run_job(
             bus_name=str(broker.address) if broker is not None else MEMORY_BUS,
             share=means.share,
             is_cancelled=means.is_cancelled,
+            telling=opened.telling,
         )
         if past.ended is not None:
             return sweep.ended(past.ended)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import structlog
 
 from schemas.goal import OptimizationTarget
-from schemas.journal import Ended, Started, Stopped
+from schemas.journal import Ended, Started, Stopped, SweepFact
 from schemas.messages import TraceLoad
 from schemas.results import CandidateRecord, RankedCandidate, SweepResult, SweepTimings
 from spica_async.branch_course import BranchCourse
@@ -40,6 +40,7 @@ from spica_async.sampling.types import Study
 from spica_async.scoring import pareto_front, rank
 from spica_async.search import Observer, Search
 from spica_async.space.branch import BranchSpace
+from spica_async.telling import SweepTelling
 
 log = structlog.get_logger(__name__)
 
@@ -64,6 +65,7 @@ class Sweep:
         bus_name: of the bus that it is run over.
         share: of the slots that several sweeps have; none: they are this one's alone.
         is_cancelled: whether a stop is for good.
+        telling: tells others of it; none: nobody asks.
     """
 
     sweep_id: str
@@ -81,6 +83,7 @@ class Sweep:
     bus_name: str = MEMORY_BUS
     share: Share | None = None
     is_cancelled: Callable[[], bool] = lambda: False
+    telling: SweepTelling | None = None
 
     def ended(self, end: Ended) -> SweepResult:
         """The result of a sweep that has ended, written once more.
@@ -88,7 +91,9 @@ class Sweep:
         Raises:
             SpicaError: what the journal has does not go with the plan, or cannot be written.
         """
-        search = self._search(_Recorder(self.folder, None), lambda: self.past.elapsed_seconds)
+        search = self._search(
+            _Recorder(self.folder, self.telling), lambda: self.past.elapsed_seconds
+        )
         self.folder.show_candidates()
         result = end.result.model_copy(update={"ranking": self._ranking(search)})
         self.folder.write_result(result, pareto=self._is_pareto)
@@ -128,7 +133,7 @@ class Sweep:
         def elapsed() -> float:
             return spent_seconds + time() - began
 
-        recorder = _Recorder(self.folder, None)
+        recorder = _Recorder(self.folder, self.telling)
         search = self._search(recorder, elapsed)
         slots = 0
 
@@ -198,8 +203,14 @@ class Sweep:
             observer=recorder,
             elapsed=elapsed,
         )
-        search.restore(self.past.facts, bus=self.bus_name)
+        search.restore(self._told_facts(), bus=self.bus_name)
         return search
+
+    def _told_facts(self) -> Iterator[SweepFact]:
+        for fact in self.past.facts:
+            if self.telling is not None:
+                self.telling.fact(fact)
+            yield fact
 
     async def _log_end(self, result: SweepResult, ending: _Ending, at: float) -> None:
         """Write down that the sweep has ended, or that this run of it has."""
@@ -362,12 +373,15 @@ class _Recorder:
         display: what shows; none while earlier runs are brought back.
     """
 
-    def __init__(self, folder: ResultsFolder, display: Observer | None) -> None:
+    def __init__(self, folder: ResultsFolder, telling: SweepTelling | None) -> None:
         self._folder = folder
-        self.display = display
+        self._telling = telling
+        self.display: Observer | None = None
 
     def evaluated(self, record: CandidateRecord) -> None:
         self._folder.append(record)
+        if self._telling is not None:
+            self._telling.evaluated(record)
         if self.display is not None:
             self.display.evaluated(record)
 

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from schemas.goal import OptimizationGoal, OptimizationTarget, SLATarget
 from schemas.messages import Sample
-from schemas.results import RankedCandidate, SweepResult
+from schemas.results import RankedCandidate, SweepResult, Tally
 from spica_async.deployment_text import deployment, differing_knobs, settings, traffic_handling
 from spica_async.plan.describe import describe_parameter, describe_seed
 from spica_async.plan.types import SweepPlan
@@ -37,7 +37,7 @@ def result_view(result: SweepResult, goal: OptimizationGoal) -> RenderableType:
         parts.append(_nothing_feasible(result, goal))
     elif shown:
         title = "Pareto front" if pareto else f"best {len(shown)} of {len(result.ranking)}"
-        parts.append(_candidates(title, shown, goal))
+        parts.append(candidates_table(title, shown, goal))
     parts += [_tally(result), _timings(result), Text(f"results in {result.results_dir}")]
     return Group(*parts)
 
@@ -79,9 +79,10 @@ def plan_view(plan: SweepPlan) -> RenderableType:
     return Group(*parts)
 
 
-def _candidates(
+def candidates_table(
     title: str, shown: Sequence[RankedCandidate], goal: OptimizationGoal
 ) -> RenderableType:
+    """A row for each candidate: its objectives, its figures, and what sets it apart."""
     table = Table(title=title, title_justify="left")
     for target in goal.objectives:
         table.add_column(TARGET_UNITS[target], justify="right")
@@ -152,18 +153,8 @@ def _miss(candidate: RankedCandidate, levels: dict[str, float]) -> float:
 
 def _tally(result: SweepResult) -> Text:
     tally = result.tally
-    counted = _counted(
-        (
-            (tally.feasible, "feasible"),
-            (tally.infeasible, "infeasible"),
-            (tally.unsupported, "unsupported"),
-            (tally.failed, "failed"),
-            (tally.cached, "duplicates"),
-            (tally.stand_ins, "quasi-random stand-ins"),
-        )
-    )
     ends = "; ".join(f"{branch.branch} {branch.end}: {branch.reason}" for branch in result.branches)
-    lines = [f"{result.status}: {counted} of {tally.attempts} suggestions", ends]
+    lines = [f"{result.status}: {tally_text(tally)}", ends]
     # Where the branches' own reasons do not say it.
     if result.status in ("converged", "time_limit") and result.reason not in ends:
         lines.insert(1, result.reason)
@@ -178,6 +169,21 @@ def _tally(result: SweepResult) -> Text:
             )
         )
     return Text("\n".join(lines))
+
+
+def tally_text(tally: Tally) -> str:
+    """Suggestions by what became of them, in one line."""
+    counted = _counted(
+        (
+            (tally.feasible, "feasible"),
+            (tally.infeasible, "infeasible"),
+            (tally.unsupported, "unsupported"),
+            (tally.failed, "failed"),
+            (tally.cached, "duplicates"),
+            (tally.stand_ins, "quasi-random stand-ins"),
+        )
+    )
+    return f"{counted} of {tally.attempts} suggestions"
 
 
 def _timings(result: SweepResult) -> Text:

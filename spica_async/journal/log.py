@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, Self, TypeVar
@@ -17,7 +17,7 @@ from tenacity import (
     wait_exponential_jitter,
 )
 
-from schemas.journal import SweepFact
+from schemas.journal import Ended, Stopped, SweepFact
 from spica_async.journal.port import (
     Fact,
     Journal,
@@ -26,6 +26,7 @@ from spica_async.journal.port import (
     JournalUnavailableError,
     Lease,
     LeaseLostError,
+    News,
     SweepTakenError,
 )
 
@@ -36,6 +37,7 @@ PATIENCE_SECONDS: Final = 600.0
 """How long a database may be away before the sweep is given up; nothing is lost then either."""
 
 _LONGEST_PAUSE_SECONDS: Final = 5.0
+_TELL_WITHIN_SECONDS: Final = 0.05
 _RENEWALS_PER_LEASE: Final = 3
 
 log = structlog.get_logger(__name__)
@@ -62,6 +64,20 @@ class FactLog(Protocol):
         Raises:
             JournalError: it cannot be written. Then it is not applied.
         """
+
+
+class Telling(Protocol):
+    """What others are told of a sweep."""
+
+    @property
+    def pending(self) -> bool:
+        """Whether there is something that the journal has not got."""
+
+    def fact(self, fact: SweepFact) -> None:
+        """Tell of a fact, before it has its effect."""
+
+    def take(self, status: str | None = None) -> News:
+        """What the journal is to be told beside facts; it is taken for stored from now on."""
 
 
 class NoLog:
@@ -94,12 +110,20 @@ class SweepLog:
     """
 
     def __init__(
-        self, journal: Journal, sweep_id: str, lease: Lease, *, last: int, patience_seconds: float
+        self,
+        journal: Journal,
+        sweep_id: str,
+        lease: Lease,
+        *,
+        last: int,
+        telling: Telling,
+        patience_seconds: float,
     ) -> None:
         self._journal = journal
         self._sweep_id = sweep_id
         self._lease = lease
         self._last = last
+        self._telling = telling
         self._patience = patience_seconds
         self._entries: asyncio.Queue[_Entry | None] = asyncio.Queue()
         self._closed = False
@@ -113,6 +137,7 @@ class SweepLog:
         lease: Lease,
         *,
         last: int,
+        telling: Telling,
         patience_seconds: float = PATIENCE_SECONDS,
     ) -> AsyncIterator[Self]:
         """Write, and renew the lease, while the context is open; then give the sweep back.
@@ -122,12 +147,20 @@ class SweepLog:
             sweep_id: of a sweep that we have taken.
             lease: by which we have it.
             last: number of its latest fact.
+            telling: what others are told of it.
             patience_seconds: how long the database may be away.
 
         Raises:
             JournalError: in a group, when nothing more can be written; the context is cancelled.
         """
-        opened = cls(journal, sweep_id, lease, last=last, patience_seconds=patience_seconds)
+        opened = cls(
+            journal,
+            sweep_id,
+            lease,
+            last=last,
+            telling=telling,
+            patience_seconds=patience_seconds,
+        )
         try:
             async with asyncio.TaskGroup() as group:
                 writing = group.create_task(opened._write_all())
@@ -157,26 +190,45 @@ class SweepLog:
     async def _write_all(self) -> None:
         closing = False
         while not closing:
-            taken = [await self._entries.get()]
-            while not self._entries.empty():
-                taken.append(self._entries.get_nowait())
-            closing = taken[-1] is None
+            taken = await self._next()
+            closing = None in taken
             entries = [entry for entry in taken if entry is not None]
-            if entries:
-                await self._write(entries)
+            for batch in _in_turn(entries):
+                await self._write(batch)
+            if self._telling.pending and (closing or not entries):
+                await self._write([])
+
+    async def _next(self) -> list[_Entry | None]:
+        """What is to be written next, a None behind it when that is all; maybe nothing for now."""
+        # Most often another fact comes at once, and takes along what others are to be told.
+        patience = _TELL_WITHIN_SECONDS if self._telling.pending else None
+        try:
+            async with asyncio.timeout(patience):
+                taken = [await self._entries.get()]
+        except TimeoutError:
+            taken = []
+        while not self._entries.empty():
+            taken.append(self._entries.get_nowait())
+        return taken
 
     async def _write(self, entries: Sequence[_Entry]) -> None:
         facts = [Fact(entry.fact.kind, entry.fact.model_dump_json()) for entry in entries]
         statuses = [entry.status for entry in entries if entry.status is not None]
+        last = _is_last(entries[0]) if entries else False
+        if last:
+            # Nobody may come back to tell of it, so it goes with the fact itself.
+            self._telling.fact(entries[0].fact)
         try:
-            await self._append(facts, statuses[-1] if statuses else None)
+            await self._append(facts, self._telling.take(statuses[-1] if statuses else None))
         except JournalError:
             self._closed = True
             raise
         for entry in entries:
+            if not last:
+                self._telling.fact(entry.fact)
             _apply(entry)
 
-    async def _append(self, facts: Sequence[Fact], status: str | None) -> None:
+    async def _append(self, facts: Sequence[Fact], news: News) -> None:
         async for attempt in AsyncRetrying(
             retry=retry_if_exception_type((JournalBusyError, JournalUnavailableError)),
             stop=stop_after_delay(self._patience),
@@ -186,15 +238,15 @@ class SweepLog:
         ):
             with attempt:
                 try:
-                    await self._append_once(facts, status)
+                    await self._append_once(facts, news)
                 except LeaseLostError:
                     await self._take_again(len(facts))
-                    await self._append_once(facts, status)
+                    await self._append_once(facts, news)
         self._last += len(facts)
 
-    async def _append_once(self, facts: Sequence[Fact], status: str | None) -> None:
+    async def _append_once(self, facts: Sequence[Fact], news: News) -> None:
         owner = self._lease.owner
-        await self._journal.append(self._sweep_id, owner, facts, after=self._last, status=status)
+        await self._journal.append(self._sweep_id, owner, facts, after=self._last, news=news)
 
     async def _take_again(self, unsure: int) -> None:
         """Take a sweep back whose lease ran out, unless somebody has worked on it meanwhile.
@@ -232,6 +284,23 @@ class SweepLog:
         error = state.outcome.exception() if state.outcome else None
         if state.attempt_number == 1:
             log.warning("journal.away", sweep=self._sweep_id, error=str(error))
+
+
+def _is_last(entry: _Entry) -> bool:
+    return isinstance(entry.fact, Ended | Stopped)
+
+
+def _in_turn(entries: Sequence[_Entry]) -> Iterator[Sequence[_Entry]]:
+    """What to write in one go: the last fact of a run after all others have had their effect."""
+    start = 0
+    for at, entry in enumerate(entries):
+        if _is_last(entry):
+            if start < at:
+                yield entries[start:at]
+            yield entries[at : at + 1]
+            start = at + 1
+    if start < len(entries):
+        yield entries[start:]
 
 
 def _apply(entry: _Entry) -> None:

@@ -27,6 +27,7 @@ from spica_async.journal.address import ServerAddress, read_address
 from spica_async.journal.log import LEASE_SECONDS
 from spica_async.journal.owner import is_dead, this_owner
 from spica_async.results import config_document
+from spica_async.telling import listed, submitted_event
 
 URL_VARIABLE: Final = "SPICA_JOURNAL"
 FILE_NAME: Final = "journal.sqlite3"
@@ -108,9 +109,27 @@ async def enter(
     Raises:
         JournalError: it cannot be entered.
     """
-    document = json.dumps(config_document(config))
-    sweep = NewSweep(sweep_id=sweep_id, folder=str(folder), config=document)
-    await journal.create(sweep, lease)
+    await journal.create(new_sweep(sweep_id, config, folder), lease)
+
+
+def new_sweep(
+    sweep_id: str,
+    config: SmartSearchConfig,
+    folder: Path,
+    *,
+    priority: int = 0,
+    managed: bool = False,
+) -> NewSweep:
+    """A sweep to be entered; see `NewSweep`."""
+    return NewSweep(
+        sweep_id=sweep_id,
+        folder=str(folder),
+        config=json.dumps(config_document(config)),
+        priority=priority,
+        managed=managed,
+        summary=listed(config).model_dump_json(exclude_none=True),
+        events=[submitted_event(sweep_id, config, priority=priority)],
+    )
 
 
 async def take(journal: Journal, sweep_id: str, lease: Lease) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -88,12 +88,18 @@ class NewSweep:
         folder: Where its results go.
         config: The configuration, as JSON.
         priority: Higher goes first.
+        managed: Whether daemons may run it by themselves.
+        summary: What a list shows of it, as JSON.
+        events: What others are to be told first, each as JSON.
     """
 
     sweep_id: str
     folder: str
     config: str
     priority: int = 0
+    managed: bool = False
+    summary: str = "{}"
+    events: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +117,10 @@ class SweepRow:
         lease_seconds: How long the owner's lease still lasts; 0 or less once it has run out.
         last: Number of its latest fact; 0 if it has none.
         wish: What somebody asked of whoever runs it, `pause` or `cancel`; None if nothing.
+        managed: Whether daemons may run it by themselves.
+        summary: What a list shows of it, as JSON.
+        events: Number of the latest event; 0 if there is none.
+        published: Number of the latest event that others have been told of.
     """
 
     sweep_id: str
@@ -123,6 +133,10 @@ class SweepRow:
     lease_seconds: float
     last: int
     wish: str | None
+    managed: bool
+    summary: str
+    events: int
+    published: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +167,38 @@ class RecordedFact:
     fact: Fact
 
 
+@dataclass(frozen=True, slots=True)
+class RecordedEvent:
+    """Something that others are told of a sweep, in its place.
+
+    Attributes:
+        number: From 1, without gaps.
+        body: As JSON.
+    """
+
+    number: int
+    body: str
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """What goes with facts: what others see of the sweep, and are to be told.
+
+    Attributes:
+        status: The sweep's new status; None leaves it as it is.
+        summary: What a list shows of it from now on, as JSON; None leaves it as it is.
+        events: What others are to be told, each as JSON.
+        events_after: The number of the latest event so far.
+        managed: Whether daemons may run it by themselves from now on; None leaves it as it is.
+    """
+
+    status: str | None = None
+    summary: str | None = None
+    events: Sequence[str] = ()
+    events_after: int = 0
+    managed: bool | None = None
+
+
 class Journal(Protocol):
     """Sweeps, who runs each, and what has become of it.
 
@@ -178,8 +224,8 @@ class Journal(Protocol):
             SweepUnknownError: if there is none of that name.
         """
 
-    async def sweeps(self) -> list[SweepRow]:
-        """All sweeps, the latest submitted first."""
+    async def sweeps(self, statuses: Collection[str] | None = None) -> list[SweepRow]:
+        """All sweeps, or those of some statuses, the latest submitted first."""
 
     async def take(self, sweep_id: str, lease: Lease, *, instead_of: str | None = None) -> int:
         """Run a sweep that nobody runs, or go on running it.
@@ -214,19 +260,19 @@ class Journal(Protocol):
         facts: Sequence[Fact],
         *,
         after: int,
-        status: str | None = None,
+        news: News | None = None,
     ) -> int:
-        """Write facts, all of them or none, and with them a new status if there is one.
+        """Write facts and what goes with them, all of it or nothing.
 
-        A commit whose answer was lost is simply tried again: if those very facts stand at their
-        numbers and are the latest, nothing is written and all is well.
+        A commit whose answer was lost is simply tried again: if those very facts and events stand
+        at their numbers and are the latest, nothing is written and all is well.
 
         Args:
             sweep_id: Of which sweep.
             owner: Who writes, and must have the lease.
             facts: What to write.
             after: The number of the latest fact so far; they are numbered from the next one on.
-            status: The sweep's new status; None leaves it as it is.
+            news: What others see of it from now on; None changes nothing of that.
 
         Returns:
             The number of the last of them.
@@ -238,3 +284,15 @@ class Journal(Protocol):
 
     def facts(self, sweep_id: str, after: int = 0) -> AsyncIterator[RecordedFact]:
         """The facts of a sweep that come after a number, in order; none for an unknown sweep."""
+
+    async def latest(self, sweep_id: str, kinds: Collection[str]) -> RecordedFact | None:
+        """The latest fact of a sweep that is of one of these kinds; None if there is none."""
+
+    def events(self, sweep_id: str, after: int = 0) -> AsyncIterator[RecordedEvent]:
+        """What others are told of a sweep after an event, in order; none for an unknown sweep."""
+
+    async def unpublished(self) -> list[str]:
+        """The sweeps of which others have not been told everything, the earliest first."""
+
+    async def published(self, sweep_id: str, number: int) -> None:
+        """Others have been told of all events up to this number."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -23,7 +24,9 @@ from spica_async.journal.port import (
     JournalVersionError,
     Lease,
     LeaseLostError,
+    News,
     NewSweep,
+    RecordedEvent,
     RecordedFact,
     SweepExistsError,
     SweepRow,
@@ -35,6 +38,7 @@ from spica_async.journal.sqlite import SqliteDatabase
 from spica_async.journal.tables import (
     STEPS,
     bring_up_to_date,
+    events_table,
     facts_table,
     sweeps_table,
     version_of,
@@ -100,9 +104,14 @@ class SqlJournal:
                 owner=None if lease is None else lease.owner,
                 lease_until=null() if lease is None else now + lease.seconds,
                 last=0,
+                managed=int(sweep.managed),
+                summary=sweep.summary,
+                events=len(sweep.events),
+                published=0,
             )
             try:
                 await connection.execute(row)
+                await self._insert_events(connection, sweep.sweep_id, sweep.events, 0)
             except IntegrityError as error:
                 raise SweepExistsError(f"there is a sweep {sweep.sweep_id} already") from error
 
@@ -112,14 +121,15 @@ class SqlJournal:
         """See `Journal.sweep`."""
         return await self._do.read(lambda connection: self._sweep(connection, sweep_id))
 
-    async def sweeps(self) -> list[SweepRow]:
+    async def sweeps(self, statuses: Collection[str] | None = None) -> list[SweepRow]:
         """See `Journal.sweeps`."""
 
         async def work(connection: AsyncConnection) -> list[SweepRow]:
             table = sweeps_table.c
-            found = await connection.execute(
-                self._rows().order_by(table.submitted_at.desc(), table.sweep_id)
-            )
+            wanted = self._rows().order_by(table.submitted_at.desc(), table.sweep_id)
+            if statuses is not None:
+                wanted = wanted.where(table.status.in_(statuses))
+            found = await connection.execute(wanted)
             return [_sweep_row(row) for row in found]
 
         return await self._do.read(work)
@@ -181,10 +191,11 @@ class SqlJournal:
         facts: Sequence[Fact],
         *,
         after: int,
-        status: str | None = None,
+        news: News | None = None,
     ) -> int:
         """See `Journal.append`."""
-        last = after + len(facts)
+        news = news or News()
+        last, last_event = after + len(facts), news.events_after + len(news.events)
 
         async def work(connection: AsyncConnection) -> None:
             table = sweeps_table.c
@@ -193,20 +204,33 @@ class SqlJournal:
                 table.owner == owner,
                 table.lease_until > self._database.now(),
             )
+            as_expected = [table.last == after]
             values: dict[str, Any] = {"last": last}
-            if status is not None:
-                values["status"] = status
+            if news.status is not None:
+                values["status"] = news.status
+            if news.summary is not None:
+                values["summary"] = news.summary
+            if news.managed is not None:
+                values["managed"] = int(news.managed)
+            if news.events:
+                as_expected.append(table.events == news.events_after)
+                values["events"] = last_event
             counted = await connection.execute(
-                update(sweeps_table).where(*is_ours, table.last == after).values(**values)
+                update(sweeps_table).where(*is_ours, *as_expected).values(**values)
             )
             if counted.rowcount == 1:
                 await self._insert(connection, sweep_id, facts, after)
+                await self._insert_events(connection, sweep_id, news.events, news.events_after)
                 return
-            found = await connection.execute(select(table.last, table.status).where(*is_ours))
+            found = await connection.execute(
+                select(table.last, table.status, table.events).where(*is_ours)
+            )
             row = found.one_or_none()
             if row is None:
                 raise LeaseLostError(f"sweep {sweep_id} is not run by {owner} any more")
-            as_asked = row.last == last and status in (None, row.status)
+            as_asked = row.last == last and news.status in (None, row.status)
+            if news.events:
+                as_asked = as_asked and row.events == last_event
             if not (as_asked and await self._stand(connection, sweep_id, facts, after)):
                 raise JournalConflictError(
                     f"sweep {sweep_id}: somebody else has written, for its latest fact is "
@@ -229,6 +253,61 @@ class SqlJournal:
                 after = recorded.number
             if len(page) < _PAGE:
                 return
+
+    async def latest(self, sweep_id: str, kinds: Collection[str]) -> RecordedFact | None:
+        """See `Journal.latest`."""
+
+        async def work(connection: AsyncConnection) -> RecordedFact | None:
+            table = facts_table.c
+            found = await connection.execute(
+                select(table.number, table.recorded_at, table.kind, table.body)
+                .where(table.sweep_id == sweep_id, table.kind.in_(kinds))
+                .order_by(table.number.desc())
+                .limit(1)
+            )
+            row = found.one_or_none()
+            if row is None:
+                return None
+            return RecordedFact(row.number, row.recorded_at, Fact(row.kind, row.body))
+
+        return await self._do.read(work)
+
+    async def events(self, sweep_id: str, after: int = 0) -> AsyncIterator[RecordedEvent]:
+        """See `Journal.events`."""
+        while True:
+            page = await self._do.read(partial(self._events_page, sweep_id=sweep_id, after=after))
+            for recorded in page:
+                yield recorded
+                after = recorded.number
+            if len(page) < _PAGE:
+                return
+
+    async def unpublished(self) -> list[str]:
+        """See `Journal.unpublished`."""
+
+        async def work(connection: AsyncConnection) -> list[str]:
+            table = sweeps_table.c
+            found = await connection.execute(
+                select(table.sweep_id)
+                .where(table.published < table.events)
+                .order_by(table.submitted_at, table.sweep_id)
+            )
+            return list(found.scalars())
+
+        return await self._do.read(work)
+
+    async def published(self, sweep_id: str, number: int) -> None:
+        """See `Journal.published`."""
+
+        async def work(connection: AsyncConnection) -> None:
+            table = sweeps_table.c
+            await connection.execute(
+                update(sweeps_table)
+                .where(table.sweep_id == sweep_id, table.published < number)
+                .values(published=number)
+            )
+
+        await self._do.write(work)
 
     async def _set_up(self, busy_seconds: float) -> None:
         clock = asyncio.get_running_loop().time
@@ -266,6 +345,30 @@ class SqlJournal:
                     for number, fact in enumerate(facts, after + 1)
                 ],
             )
+
+    async def _insert_events(
+        self, connection: AsyncConnection, sweep_id: str, events: Sequence[str], after: int
+    ) -> None:
+        if events:
+            await connection.execute(
+                insert(events_table),
+                [
+                    {"sweep_id": sweep_id, "number": number, "body": body}
+                    for number, body in enumerate(events, after + 1)
+                ],
+            )
+
+    async def _events_page(
+        self, connection: AsyncConnection, sweep_id: str, after: int
+    ) -> list[RecordedEvent]:
+        table = events_table.c
+        found = await connection.execute(
+            select(table.number, table.body)
+            .where(table.sweep_id == sweep_id, table.number > after)
+            .order_by(table.number)
+            .limit(_PAGE)
+        )
+        return [RecordedEvent(number, body) for number, body in found]
 
     async def _stand(
         self, connection: AsyncConnection, sweep_id: str, facts: Sequence[Fact], after: int
@@ -313,8 +416,13 @@ class SqlJournal:
             func.coalesce(table.lease_until - self._database.now(), 0.0),
             table.last,
             table.wish,
+            table.managed,
+            table.summary,
+            table.events,
+            table.published,
         )
 
 
-def _sweep_row(row: Any) -> SweepRow:
-    return SweepRow(*row)
+def _sweep_row(found: Any) -> SweepRow:
+    row = SweepRow(*found)
+    return replace(row, managed=bool(row.managed))

@@ -35,6 +35,18 @@ sweeps_table = Table(
     Column("lease_until", Double),
     Column("wish", Text),
     Column("last", Integer, nullable=False),
+    Column("managed", Integer, nullable=False),
+    Column("summary", Text, nullable=False),
+    Column("events", Integer, nullable=False),
+    Column("published", Integer, nullable=False),
+)
+
+events_table = Table(
+    "events",
+    metadata,
+    Column("sweep_id", Text, ForeignKey("sweeps.sweep_id"), primary_key=True),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("body", Text, nullable=False),
 )
 
 facts_table = Table(
@@ -68,7 +80,11 @@ STEPS: Final[Steps] = (
             owner TEXT,
             lease_until DOUBLE PRECISION,
             wish TEXT,
-            last INTEGER NOT NULL
+            last INTEGER NOT NULL,
+            managed INTEGER NOT NULL,
+            summary TEXT NOT NULL,
+            events INTEGER NOT NULL,
+            published INTEGER NOT NULL
         )
         """,
         """
@@ -81,6 +97,15 @@ STEPS: Final[Steps] = (
             PRIMARY KEY (sweep_id, number)
         )
         """,
+        """
+        CREATE TABLE events (
+            sweep_id TEXT NOT NULL REFERENCES sweeps (sweep_id),
+            number INTEGER NOT NULL,
+            body TEXT NOT NULL,
+            PRIMARY KEY (sweep_id, number)
+        )
+        """,
+        "CREATE INDEX sweeps_by_status ON sweeps (status)",
     ),
 )
 

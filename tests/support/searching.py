@@ -23,7 +23,7 @@ from schemas.messages import (
 from schemas.results import CandidateRecord
 from spica_async.branch_course import BranchCourse
 from spica_async.bus.memory import MemoryBus
-from spica_async.bus.port import Delivery, Message, UnroutableError
+from spica_async.bus.port import Bus, Delivery, Message, UnroutableError
 from spica_async.bus.topology import EVALUATION_STARTED_TOPIC, requests_queue
 from spica_async.evaluations import Evaluations
 from spica_async.fleet import FleetView
@@ -71,7 +71,7 @@ class RunsWhileOpen(Protocol):
 class FakeWorker:
     """Answers requests from `slots` tasks, each in its own time."""
 
-    bus: MemoryBus
+    bus: Bus
     measure: Measure = succeed
     slots: int = 1
     requests: list[EvaluationRequest] = field(default_factory=list)

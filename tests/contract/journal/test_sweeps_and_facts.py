@@ -16,6 +16,7 @@ from spica_async.journal import (
     JournalConflictError,
     Lease,
     LeaseLostError,
+    News,
     SweepExistsError,
     SweepTakenError,
     SweepUnknownError,
@@ -80,7 +81,7 @@ class TestWishes:
         async with open_journal() as other:
             await other.wish("one", "pause")
             await other.wish("one", "cancel")
-        await journal.append("one", "me", [fact(1)], after=0, status="paused")
+        await journal.append("one", "me", [fact(1)], after=0, news=News(status="paused"))
         assert (await journal.sweep("one")).wish == "cancel"
         await journal.wish("one", None)
         assert (await journal.sweep("one")).wish is None
@@ -166,8 +167,11 @@ class TestFacts:
         await journal.create(new_sweep(), LONG)
         before = time.time()
         assert await journal.append("one", "me", [fact(1), fact(2)], after=0) == 2
-        assert await journal.append("one", "me", [], after=2, status="paused") == 2
-        assert await journal.append("one", "me", [fact(3)], after=2, status="completed") == 3
+        assert await journal.append("one", "me", [], after=2, news=News(status="paused")) == 2
+        assert (
+            await journal.append("one", "me", [fact(3)], after=2, news=News(status="completed"))
+            == 3
+        )
         async with open_journal() as other:
             found = await all_facts(other)
             assert [one.number for one in found] == [1, 2, 3]
@@ -233,7 +237,10 @@ class TestTwice:
         for _ in range(3):
             assert await journal.append("one", "me", some_facts(0, 3), after=0) == 3
         for _ in range(2):
-            assert await journal.append("one", "me", [fact(4)], after=3, status="completed") == 4
+            assert (
+                await journal.append("one", "me", [fact(4)], after=3, news=News(status="completed"))
+                == 4
+            )
         assert await numbers_that_count(journal) == 4
         assert (await journal.sweep("one")).status == "completed"
 
@@ -250,7 +257,7 @@ class TestTwice:
             assert await journal.append("one", "me", other, after=after) == after + count
             return
         with pytest.raises(JournalConflictError, match="its latest fact is 2"):
-            await journal.append("one", "me", other, after=after, status="completed")
+            await journal.append("one", "me", other, after=after, news=News(status="completed"))
         assert await numbers_that_count(journal) == 2
         assert (await journal.sweep("one")).status == "running"
 
@@ -260,7 +267,7 @@ class TestTwice:
         await journal.create(new_sweep(), LONG)
         await journal.append("one", "me", [fact(1)], after=0)
         with pytest.raises(JournalConflictError):
-            await journal.append("one", "me", [fact(1)], after=0, status="completed")
+            await journal.append("one", "me", [fact(1)], after=0, news=News(status="completed"))
         assert (await journal.sweep("one")).status == "running"
 
     async def test_a_lost_lease_is_told_first(self, journal: Journal) -> None:

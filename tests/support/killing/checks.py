@@ -10,6 +10,15 @@ from pathlib import Path
 from support.killing.client import Driver, Found, found_in
 from support.killing.driver import Command
 
+from schemas.lifecycle import (
+    SWEEP_EVENT,
+    BestImproved,
+    CandidateMeasured,
+    SweepFinished,
+    SweepSubmitted,
+)
+from spica_async.journal.sql import SqlJournal
+
 
 async def uninterrupted(driver: Driver, command: Command) -> tuple[Found, list[str]]:
     """What a sweep comes to that nobody kills, and its steps."""
@@ -26,7 +35,31 @@ async def resumed(driver: Driver, command: Command, *deaths: int) -> Found:
         await driver.run(replace(killed, die_at=step))
     answer = await driver.run(killed)
     assert answer.code == 0, f"killed at {deaths}: it could not be resumed"
-    return found_in(Path(command.root) / killed.sweep_id)
+    found = found_in(Path(command.root) / killed.sweep_id)
+    await _check_told(killed, found)
+    return found
+
+
+async def _check_told(command: Command, found: Found) -> None:
+    """Others are told of everything once, in order and without a gap."""
+    async with SqlJournal.open(command.journal) as journal:
+        events = [
+            SWEEP_EVENT.validate_json(event.body)
+            async for event in journal.events(command.sweep_id)
+        ]
+        row = await journal.sweep(command.sweep_id)
+    assert [event.sequence for event in events] == [*range(1, row.events + 1)]
+    told = [event.data for event in events]
+    assert isinstance(told[0], SweepSubmitted)
+    assert isinstance(told[-1], SweepFinished)
+    assert sum(isinstance(data, SweepFinished) for data in told) == 1
+    candidates = [data.candidate for data in told if isinstance(data, CandidateMeasured)]
+    numbers = [(candidate.branch, candidate.number) for candidate in candidates]
+    assert len(numbers) == len(set(numbers))
+    assert set(numbers) == found.records.keys()
+    best = [data.candidate.score for data in told if isinstance(data, BestImproved)]
+    assert best == sorted(set(best))
+    assert best[-1] == found.ranking[0][1]
 
 
 async def check_each(

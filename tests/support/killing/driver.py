@@ -40,6 +40,7 @@ from spica_async.plan.digest import plan_digest
 from spica_async.plan.types import SweepPlan
 from spica_async.results import ResultsFolder
 from spica_async.sweep import Sweep
+from spica_async.telling import SweepTelling
 
 FINGERPRINT: Final = "engine"
 _LEASE_SECONDS: Final = 30.0
@@ -117,8 +118,10 @@ async def _run(command: Command) -> None:
             await enter(journal, command.sweep_id, found.config, folder, lease)
         else:
             past = await PastRuns.read(journal, command.sweep_id)
+        row = await journal.sweep(command.sweep_id)
+        telling = SweepTelling(command.sweep_id, found.config, stored=row.events)
         log = await stack.enter_async_context(
-            SweepLog.open(journal, command.sweep_id, lease, last=past.last)
+            SweepLog.open(journal, command.sweep_id, lease, last=past.last, telling=telling)
         )
         results = stack.enter_context(ResultsFolder.reopen(root, command.sweep_id))
         if past.planned is None:
@@ -140,6 +143,7 @@ async def _run(command: Command) -> None:
             fingerprint=FINGERPRINT,
             planning_seconds=0.0,
             log=log,
+            telling=telling,
             past=past,
             owner=lease.owner,
             bus_name=command.bus or MEMORY_BUS,

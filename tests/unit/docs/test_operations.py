@@ -9,9 +9,8 @@ import pytest
 from typer.main import get_command
 
 from spica_async import cli
-from spica_async.bus import address, limits, topology
+from spica_async.bus import address, consumer_timeout, limits, topology
 from spica_async.bus.rabbitmq.bus import DEFAULT_CONNECT_SECONDS, DEFAULT_PATIENCE_SECONDS
-from spica_async.cli import consumer_timeout
 from workers import cli as worker_cli
 from workers import supervisor, traces
 

@@ -1,0 +1,93 @@
+"""What others are told of one sweep: numbered here, and held until it is in the journal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from schemas.config import SmartSearchConfig
+from schemas.journal import SweepFact
+from schemas.lifecycle import Lifecycle, SweepEvent, SweepSubmitted
+from schemas.results import CandidateRecord
+from schemas.summary import ListedSweep
+from spica_async.journal.port import News
+from spica_async.lifecycle import SweepLifecycle
+
+
+def submitted_event(sweep_id: str, config: SmartSearchConfig, *, priority: int = 0) -> str:
+    """The first event of every sweep, as JSON."""
+    space = config.search_space
+    submitted = SweepSubmitted(
+        model=space.model_name,
+        hardware=space.hardware_sku,
+        target=config.goal.target,
+        priority=priority,
+    )
+    return SweepEvent.of(sweep_id, 1, submitted).model_dump_json(exclude_none=True)
+
+
+def listed(config: SmartSearchConfig) -> ListedSweep:
+    """What a list shows of a sweep that has not begun."""
+    space = config.search_space
+    return ListedSweep(
+        model=space.model_name,
+        hardware=space.hardware_sku,
+        target=config.goal.target,
+        per_branch=config.sweep.max_rounds * config.sweep.per_round,
+        branches=len(space.deployment_mode),
+    )
+
+
+class SweepTelling:
+    """Tells of a sweep from its first fact on, as often as the sweep is brought back.
+
+    Args:
+        sweep_id: its name.
+        config: of the sweep.
+        stored: how many events the journal has, the first one included.
+    """
+
+    def __init__(self, sweep_id: str, config: SmartSearchConfig, *, stored: int) -> None:
+        self._sweep_id = sweep_id
+        self._lifecycle = SweepLifecycle(config.goal)
+        self._listed = listed(config)
+        self._listed_before: ListedSweep | None = None
+        self._number = 1
+        self._stored = max(stored, 1)
+        self._pending: list[str] = []
+
+    @property
+    def pending(self) -> bool:
+        """Whether there is something that the journal has not got."""
+        return bool(self._pending)
+
+    def fact(self, fact: SweepFact) -> None:
+        """Tell of a fact."""
+        self._tell(self._lifecycle.fact(fact))
+
+    def evaluated(self, record: CandidateRecord) -> None:
+        """Tell of the verdict on a unique sample."""
+        self._tell(self._lifecycle.evaluated(record))
+        if record.outcome == "feasible":
+            best, score = self._listed.best_score, record.score
+            if score is not None:
+                best = score if best is None else max(best, score)
+            self._listed = self._listed.model_copy(
+                update={"feasible": self._listed.feasible + 1, "best_score": best}
+            )
+
+    def take(self, status: str | None = None) -> News:
+        """What the journal is to be told beside facts; it is taken for stored from now on."""
+        events, self._pending = self._pending, []
+        after, self._stored = self._stored, self._stored + len(events)
+        summary = None
+        if self._listed != self._listed_before:
+            self._listed_before = self._listed
+            summary = self._listed.model_dump_json(exclude_none=True)
+        return News(status=status, summary=summary, events=events, events_after=after)
+
+    def _tell(self, told: Iterable[Lifecycle]) -> None:
+        for data in told:
+            self._number += 1
+            if self._number > self._stored:
+                event = SweepEvent.of(self._sweep_id, self._number, data)
+                self._pending.append(event.model_dump_json(exclude_none=True))
