@@ -131,14 +131,17 @@ class Stopped(_Fact):
     kind: Literal["stopped"] = "stopped"
     reason: str
     failed: bool = Field(default=False, description="something went wrong; nobody asked for it")
-    cancelled: bool = Field(default=False, description="it is not to be resumed")
+    cancelled: bool = Field(default=False, description="it is not meant to be resumed")
+    result: SweepResult | None = Field(
+        default=None, description="so far, with the best of the ranking alone"
+    )
 
 
 class Ended(_Fact):
     """It has come to its end."""
 
     kind: Literal["ended"] = "ended"
-    result: SweepResult = Field(description="without the ranking, which follows from the rest")
+    result: SweepResult = Field(description="with the best of the ranking alone")
 
 
 BranchFact = Suggested | Requested | Measured | Told | Concluded

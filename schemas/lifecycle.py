@@ -69,7 +69,7 @@ class SweepFinished(MessageModel):
     """It has come to its end."""
 
     kind: Literal["sweep.finished"] = "sweep.finished"
-    result: SweepResult = Field(description="without the ranking")
+    result: SweepResult = Field(description="with the best of the ranking alone")
 
 
 class SweepFailed(MessageModel):

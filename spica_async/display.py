@@ -20,7 +20,7 @@ from spica_async.deployment_text import deployment, traffic_handling
 from spica_async.fleet import FleetView
 from spica_async.fleet_text import CONNECTED, broker_line, concerns, who_works, workers_line
 from spica_async.scoring import Candidate, pareto_front, rank
-from spica_async.search import Observer
+from spica_async.sweep import Viewer
 from spica_async.units import figure, objective, seconds
 
 
@@ -35,7 +35,7 @@ class ProgressConsole(Console):
         self.quiet = True
 
 
-class Display(Observer, Protocol):
+class Display(Viewer, Protocol):
     """What shows a sweep, from the first check of the input to the last candidate."""
 
     def start(self) -> None:
@@ -104,6 +104,9 @@ class PlainDisplay:
         """Print the candidate."""
         self._print(candidate_line(record, self._goal))
 
+    def restored(self, record: CandidateRecord) -> None:
+        """It was shown when it was found."""
+
     def progressed(self, branch: BranchCourse) -> None:
         """Print the end of a branch."""
         if branch.state.finished and branch.space.mode not in self._ended:
@@ -168,6 +171,9 @@ class LiveDisplay:
 
     def evaluated(self, record: CandidateRecord) -> None:
         """Candidates show in the table of their branch."""
+
+    def restored(self, record: CandidateRecord) -> None:
+        """It was shown when it was found."""
 
     def progressed(self, branch: BranchCourse) -> None:
         """Show the branch; the screen follows at its own rate."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -120,16 +121,24 @@ class ResumedJob:
         sweep_id: its name.
         inputs: its configuration and its trace.
         folder: where its results are.
-        journal: that has it.
+        journal: opens the journal that has it.
+        news: called when there is something new to tell others.
     """
 
     def __init__(
-        self, sweep_id: str, inputs: Inputs, *, folder: Path, journal: JournalOptions
+        self,
+        sweep_id: str,
+        inputs: Inputs,
+        *,
+        folder: Path,
+        journal: Callable[[], AbstractAsyncContextManager[Journal]],
+        news: Callable[[], None] = lambda: None,
     ) -> None:
         self.sweep_id = sweep_id
         self.inputs = inputs
         self._folder = folder
-        self._options = journal
+        self._open_journal = journal
+        self._news = news
         self._lease: Lease = new_lease()
         self._past = PastRuns()
         self._telling: SweepTelling | None = None
@@ -137,11 +146,13 @@ class ResumedJob:
 
     async def before_planning(self, stack: AsyncExitStack) -> PastRuns:
         """Take the sweep, so that nobody else does, and read what it has come to."""
-        journal = await stack.enter_async_context(opened(self._options))
+        journal = await stack.enter_async_context(self._open_journal())
         await take(journal, self.sweep_id, self._lease)
         self._past = await PastRuns.read(journal, self.sweep_id)
         row = await journal.sweep(self.sweep_id)
-        self._telling = SweepTelling(self.sweep_id, self.inputs.config, stored=row.events)
+        self._telling = SweepTelling(
+            self.sweep_id, self.inputs.config, stored=row.events, news=self._news
+        )
         self._log = await stack.enter_async_context(
             SweepLog.open(
                 journal,

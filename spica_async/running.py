@@ -19,7 +19,7 @@ from spica_async.journal.past import MEMORY_BUS
 from spica_async.plan.describe import plan_notes
 from spica_async.plan.types import SweepPlan
 from spica_async.results import ResultsFolder
-from spica_async.sweep import Sweep
+from spica_async.sweep import StoppedAs, Sweep
 
 BeforeSearch = Callable[[SweepPlan, ResultsFolder], Awaitable[None]]
 
@@ -34,7 +34,7 @@ class Means:
         display: shows what happens.
         grace_seconds: after a stop, for evaluations that run to bring their result.
         share: of the slots that several sweeps have; none: they are this sweep's alone.
-        is_cancelled: whether a stop is for good.
+        stopped_as: the status of a sweep that is told to stop.
     """
 
     bus: Bus
@@ -42,7 +42,7 @@ class Means:
     display: Display
     grace_seconds: float
     share: Share | None = None
-    is_cancelled: Callable[[], bool] = lambda: False
+    stopped_as: Callable[[], StoppedAs] = lambda: "interrupted"
 
 
 async def run_job(
@@ -108,7 +108,7 @@ async def run_job(
             owner=opened.owner,
             bus_name=str(broker.address) if broker is not None else MEMORY_BUS,
             share=means.share,
-            is_cancelled=means.is_cancelled,
+            stopped_as=means.stopped_as,
             telling=opened.telling,
         )
         if past.ended is not None:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Final, Literal, Protocol
 
 import structlog
 
@@ -42,7 +43,20 @@ from spica_async.search import Observer, Search
 from spica_async.space.branch import BranchSpace
 from spica_async.telling import SweepTelling
 
+StoppedAs = Literal["interrupted", "cancelled", "paused", "queued"]
+"""What a sweep is that was told to stop; one that is queued goes on by itself."""
+
+_KEPT_RANKS: Final = 100
+"""Of the ranking or the front, in the journal."""
+
 log = structlog.get_logger(__name__)
+
+
+class Viewer(Observer, Protocol):
+    """Hears of what happens in a sweep, and of what happened in its earlier runs."""
+
+    def restored(self, record: CandidateRecord) -> None:
+        """A unique sample has had its verdict since before this run."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +78,7 @@ class Sweep:
         owner: who runs it, as its log says.
         bus_name: of the bus that it is run over.
         share: of the slots that several sweeps have; none: they are this one's alone.
-        is_cancelled: whether a stop is for good.
+        stopped_as: the status of a sweep that is told to stop.
         telling: tells others of it; none: nobody asks.
     """
 
@@ -72,7 +86,7 @@ class Sweep:
     plan: SweepPlan
     trace: TraceLoad | None
     folder: ResultsFolder
-    display: Observer
+    display: Viewer
     versions: dict[str, str]
     fingerprint: str
     planning_seconds: float
@@ -82,7 +96,7 @@ class Sweep:
     owner: str = ""
     bus_name: str = MEMORY_BUS
     share: Share | None = None
-    is_cancelled: Callable[[], bool] = lambda: False
+    stopped_as: Callable[[], StoppedAs] = lambda: "interrupted"
     telling: SweepTelling | None = None
 
     def ended(self, end: Ended) -> SweepResult:
@@ -134,7 +148,9 @@ class Sweep:
             return spent_seconds + time() - began
 
         recorder = _Recorder(self.folder, self.telling)
+        recorder.display = self.display
         search = self._search(recorder, elapsed)
+        recorder.is_restoring = False
         slots = 0
 
         def suit() -> None:
@@ -149,7 +165,6 @@ class Sweep:
         if self.share is not None:
             self.share.on_change = suit
         self.folder.show_candidates()
-        recorder.display = self.display
         for branch in search.branches:
             recorder.progressed(branch)
         run = self.past.runs + 1
@@ -214,19 +229,20 @@ class Sweep:
 
     async def _log_end(self, result: SweepResult, ending: _Ending, at: float) -> None:
         """Write down that the sweep has ended, or that this run of it has."""
+        kept = result.model_copy(update={"ranking": result.ranking[:_KEPT_RANKS]})
         if ending.failure is None and result.status != "interrupted":
-            ended = Ended(at=at, result=result.model_copy(update={"ranking": []}))
-            await self.log.record(ended, lambda: None, status=result.status)
-        else:
-            failed, cancelled = ending.failure is not None, self.is_cancelled()
-            stopped = Stopped(
-                at=at,
-                reason=ending.failure or result.reason,
-                failed=failed,
-                cancelled=cancelled,
-            )
-            status = "cancelled" if cancelled else "failed" if failed else "interrupted"
-            await self.log.record(stopped, lambda: None, status=status)
+            await self.log.record(Ended(at=at, result=kept), lambda: None, status=result.status)
+            return
+        failed = ending.failure is not None
+        status = "failed" if failed else self.stopped_as()
+        stopped = Stopped(
+            at=at,
+            reason=ending.failure or result.reason,
+            failed=failed,
+            cancelled=status == "cancelled",
+            result=kept,
+        )
+        await self.log.record(stopped, lambda: None, status=status)
 
     async def _run_until(
         self,
@@ -370,19 +386,25 @@ class _Recorder:
     """An observer that writes before it shows.
 
     Attributes:
-        display: what shows; none while earlier runs are brought back.
+        display: what shows, if anything does.
+        is_restoring: whether this is what earlier runs have found.
     """
 
     def __init__(self, folder: ResultsFolder, telling: SweepTelling | None) -> None:
         self._folder = folder
         self._telling = telling
-        self.display: Observer | None = None
+        self.display: Viewer | None = None
+        self.is_restoring = True
 
     def evaluated(self, record: CandidateRecord) -> None:
         self._folder.append(record)
         if self._telling is not None:
             self._telling.evaluated(record)
-        if self.display is not None:
+        if self.display is None:
+            return
+        if self.is_restoring:
+            self.display.restored(record)
+        else:
             self.display.evaluated(record)
 
     def progressed(self, branch: BranchCourse) -> None:

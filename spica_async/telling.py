@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from schemas.config import SmartSearchConfig
 from schemas.journal import SweepFact
@@ -44,9 +44,17 @@ class SweepTelling:
         sweep_id: its name.
         config: of the sweep.
         stored: how many events the journal has, the first one included.
+        news: called when the journal has more of them.
     """
 
-    def __init__(self, sweep_id: str, config: SmartSearchConfig, *, stored: int) -> None:
+    def __init__(
+        self,
+        sweep_id: str,
+        config: SmartSearchConfig,
+        *,
+        stored: int,
+        news: Callable[[], None] = lambda: None,
+    ) -> None:
         self._sweep_id = sweep_id
         self._lifecycle = SweepLifecycle(config.goal)
         self._listed = listed(config)
@@ -54,6 +62,7 @@ class SweepTelling:
         self._number = 1
         self._stored = max(stored, 1)
         self._pending: list[str] = []
+        self._news = news
 
     @property
     def pending(self) -> bool:
@@ -84,6 +93,10 @@ class SweepTelling:
             self._listed_before = self._listed
             summary = self._listed.model_dump_json(exclude_none=True)
         return News(status=status, summary=summary, events=events, events_after=after)
+
+    def written(self) -> None:
+        """What was taken last is in the journal."""
+        self._news()
 
     def _tell(self, told: Iterable[Lifecycle]) -> None:
         for data in told:

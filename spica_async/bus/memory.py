@@ -90,7 +90,13 @@ class MemoryBus:
                 self._abandoned[queue].remove(consumer)
             consumer.queue.close_consumer(consumer)
 
-    async def publish_event(self, topic: str, message: Message) -> None:
+    async def publish_event(
+        self,
+        topic: str,
+        message: Message,
+        *,
+        confirmed: bool = False,  # noqa: ARG002  # here each is
+    ) -> None:
         """See `Bus.publish_event`."""
         check_size(message)
         event = Event(topic, message)

@@ -242,10 +242,11 @@ class Bus(Protocol):
             ValueError: `prefetch` is below 1 (on entry).
         """
 
-    async def publish_event(self, topic: str, message: Message) -> None:
+    async def publish_event(self, topic: str, message: Message, *, confirmed: bool = False) -> None:
         """Tell all who subscribe at this moment; nobody listening is no error.
 
-        `topic` is words joined by dots.
+        `topic` is words joined by dots. An event that is `confirmed` waits for the bus as a
+        published message does, and is in the queues of those who keep one when this returns.
 
         Raises:
             MessageTooLargeError: see `MAX_MESSAGE_BYTES`.

@@ -13,6 +13,9 @@ DELIVERY_LIMIT: Final = 20
 DEAD_QUEUE: Final = QueueSpec("spica.dead")
 """Takes what nobody could handle. It has no limit of its own: there is nowhere to go from here."""
 
+COMMANDS_QUEUE: Final = QueueSpec("spica.commands", DELIVERY_LIMIT, DEAD_QUEUE.name)
+"""Takes what daemons are asked to do; each command goes to one of them."""
+
 EVENTS_EXCHANGE: Final = "spica.events"
 """Topics, for whoever listens."""
 CONTROL_EXCHANGE: Final = "spica.control"

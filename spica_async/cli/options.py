@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from spica_async.bus.limits import DEFAULT_HARD_LIMIT_SECONDS, HOLD_MARGIN_SECONDS
+from spica_async.daemon.http.address import DEFAULT_URL, URL_VARIABLE
 
 DEFAULT_OUTPUT = Path("results")
 DEFAULT_GRACE_SECONDS = 10.0
@@ -76,6 +77,15 @@ Journal = Annotated[
         metavar="URL",
     ),
 ]
+CacheJournal = Annotated[
+    str | None,
+    typer.Option(
+        "--journal",
+        help="a journal on a PostgreSQL server keeps the results, too; with any other they are in"
+        " the user's cache; default: the variable SPICA_JOURNAL",
+        metavar="URL",
+    ),
+]
 Output = Annotated[Path, typer.Option(help="folder for the sweep's own folder")]
 GraceSeconds = Annotated[
     float | None,
@@ -103,5 +113,20 @@ TraceUrls = Annotated[
         help="where workers may fetch the trace before they ask this coordinator: http, https or"
         " what fsspec opens, e.g. s3; no chain with ::; may be repeated",
         metavar="URL",
+    ),
+]
+Daemon = Annotated[
+    str | None,
+    typer.Option(
+        help=f"the tuning daemon; default: the variable {URL_VARIABLE}, or {DEFAULT_URL}",
+        metavar="URL",
+    ),
+]
+TokenFile = Annotated[
+    Path | None,
+    typer.Option(
+        help="has the daemon's token in its first line; default: the variable SPICA_DAEMON_TOKEN"
+        " has the token",
+        metavar="FILE",
     ),
 ]

@@ -10,6 +10,7 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from schemas.goal import OptimizationGoal
@@ -117,7 +118,7 @@ def resume_sweep_command(sweep_id: str, options: RunOptions, *, as_json: bool) -
     row = asyncio.run(_sweep_row(sweep_id, options.journal))
     inputs = _limited(inputs_of(config_of(row), _noting(progress)), options)
     folder = _folder_of(row, options.output)
-    job = ResumedJob(sweep_id, inputs, folder=folder, journal=options.journal)
+    job = ResumedJob(sweep_id, inputs, folder=folder, journal=partial(opened, options.journal))
     return _run_job(job, options, progress, as_json=as_json)
 
 

@@ -27,9 +27,20 @@ class Control(Protocol):
     """The verbs of a daemon. Every one may raise a `SpicaError` where the journal fails."""
 
     async def submit(
-        self, config: SmartSearchConfig, *, priority: int, use_cache: bool
+        self,
+        config: SmartSearchConfig,
+        *,
+        priority: int,
+        use_cache: bool,
+        token: str | None = None,
     ) -> SweepSummary:
         """Take in a sweep; it is in the journal when this returns.
+
+        Args:
+            config: what to search.
+            priority: see `SweepSubmission`.
+            use_cache: see `SweepSubmission`.
+            token: names the submission, so that one that comes again makes no other sweep.
 
         Raises:
             InputError: it can never be run, e.g. for its trace.

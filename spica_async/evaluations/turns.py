@@ -21,6 +21,8 @@ def weight_of(priority: int) -> float:
 class FairTurns:
     """Hands out turns, at most `total` at once, to whoever has least for its weight.
 
+    Among equals it goes by the turns of the past, so that one turn goes round, too.
+
     Pure but for the waiting: no clock, no I/O, one event loop.
 
     Args:
@@ -31,6 +33,7 @@ class FairTurns:
         self._total = total
         self._shares: list[Share] = []
         self._number = itertools.count()
+        self._now = 0.0
 
     @asynccontextmanager
     async def share(self, priority: int) -> AsyncIterator[Share]:
@@ -50,6 +53,11 @@ class FairTurns:
             self._total = total
             self._changed()
 
+    @property
+    def now(self) -> float:
+        """How far the turns have gone round, in turns of weight 1."""
+        return self._now
+
     def part_of(self, share: Share) -> int:
         """How many turns a share is worth while all want some, 1 or more."""
         weights = sum(one.weight for one in self._shares)
@@ -61,7 +69,11 @@ class FairTurns:
             waiting = [share for share in self._shares if share.waits]
             if not waiting:
                 return
-            min(waiting, key=lambda share: (share.taken / share.weight, share.number)).go()
+            chosen = min(
+                waiting, key=lambda share: (share.taken / share.weight, share.due, share.number)
+            )
+            self._now = max(self._now, chosen.due)
+            chosen.go()
 
     def _changed(self) -> None:
         self.hand_out()
@@ -75,6 +87,7 @@ class Share:
     Attributes:
         weight: against those of others.
         number: its place among all that there were; the earlier one wins a tie.
+        due: how far the turns have gone round when its next one is due.
         taken: turns that it has.
         on_change: called when what the share is worth may have changed.
     """
@@ -83,6 +96,7 @@ class Share:
         self.weight = weight
         self.number = number
         self.taken = 0
+        self.due = turns.now
         self.on_change: Callable[[], None] = lambda: None
         self._turns = turns
         self._waiting: deque[asyncio.Future[None]] = deque()
@@ -103,6 +117,9 @@ class Share:
     async def turn(self) -> AsyncIterator[None]:
         """Wait for a turn, and have it while the context is open."""
         given: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if not self.waits:
+            # Who has wanted nothing for a while has not saved up for it.
+            self.due = max(self.due, self._turns.now)
         self._waiting.append(given)
         self._turns.hand_out()
         try:
@@ -119,6 +136,7 @@ class Share:
     def go(self) -> None:
         """Give a turn to the one that has waited longest."""
         self.taken += 1
+        self.due += 1.0 / self.weight
         self._waiting.popleft().set_result(None)
 
     def _end(self) -> None:

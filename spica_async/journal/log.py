@@ -14,7 +14,7 @@ from tenacity import (
     RetryCallState,
     retry_if_exception_type,
     stop_after_delay,
-    wait_exponential_jitter,
+    wait_exponential,
 )
 
 from schemas.journal import Ended, Stopped, SweepFact
@@ -78,6 +78,9 @@ class Telling(Protocol):
 
     def take(self, status: str | None = None) -> News:
         """What the journal is to be told beside facts; it is taken for stored from now on."""
+
+    def written(self) -> None:
+        """What was taken last is in the journal."""
 
 
 class NoLog:
@@ -223,6 +226,7 @@ class SweepLog:
         except JournalError:
             self._closed = True
             raise
+        self._telling.written()
         for entry in entries:
             if not last:
                 self._telling.fact(entry.fact)
@@ -232,7 +236,7 @@ class SweepLog:
         async for attempt in AsyncRetrying(
             retry=retry_if_exception_type((JournalBusyError, JournalUnavailableError)),
             stop=stop_after_delay(self._patience),
-            wait=wait_exponential_jitter(initial=0.1, max=_LONGEST_PAUSE_SECONDS),
+            wait=wait_exponential(multiplier=0.1, max=_LONGEST_PAUSE_SECONDS),
             before_sleep=self._log_retry,
             reraise=True,
         ):

@@ -119,6 +119,7 @@ def new_sweep(
     *,
     priority: int = 0,
     managed: bool = False,
+    use_cache: bool = True,
 ) -> NewSweep:
     """A sweep to be entered; see `NewSweep`."""
     return NewSweep(
@@ -127,6 +128,7 @@ def new_sweep(
         config=json.dumps(config_document(config)),
         priority=priority,
         managed=managed,
+        use_cache=use_cache,
         summary=listed(config).model_dump_json(exclude_none=True),
         events=[submitted_event(sweep_id, config, priority=priority)],
     )

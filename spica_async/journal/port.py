@@ -89,6 +89,7 @@ class NewSweep:
         config: The configuration, as JSON.
         priority: Higher goes first.
         managed: Whether daemons may run it by themselves.
+        use_cache: Whether what was measured before need not be measured again.
         summary: What a list shows of it, as JSON.
         events: What others are to be told first, each as JSON.
     """
@@ -98,6 +99,7 @@ class NewSweep:
     config: str
     priority: int = 0
     managed: bool = False
+    use_cache: bool = True
     summary: str = "{}"
     events: Sequence[str] = ()
 
@@ -118,6 +120,7 @@ class SweepRow:
         last: Number of its latest fact; 0 if it has none.
         wish: What somebody asked of whoever runs it, `pause` or `cancel`; None if nothing.
         managed: Whether daemons may run it by themselves.
+        use_cache: Whether what was measured before need not be measured again.
         summary: What a list shows of it, as JSON.
         events: Number of the latest event; 0 if there is none.
         published: Number of the latest event that others have been told of.
@@ -134,6 +137,7 @@ class SweepRow:
     last: int
     wish: str | None
     managed: bool
+    use_cache: bool
     summary: str
     events: int
     published: int
@@ -292,7 +296,7 @@ class Journal(Protocol):
         """What others are told of a sweep after an event, in order; none for an unknown sweep."""
 
     async def unpublished(self) -> list[str]:
-        """The sweeps of which others have not been told everything, the earliest first."""
+        """The managed sweeps of which others have not been told everything, the earliest first."""
 
     async def published(self, sweep_id: str, number: int) -> None:
         """Others have been told of all events up to this number."""

@@ -14,14 +14,11 @@ from sqlalchemy import func, insert, null, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from spica_async.journal.address import FileAddress, read_address
 from spica_async.journal.database import Database
 from spica_async.journal.port import (
     Fact,
-    JournalBusyError,
     JournalConflictError,
     JournalDamagedError,
-    JournalVersionError,
     Lease,
     LeaseLostError,
     News,
@@ -33,15 +30,13 @@ from spica_async.journal.port import (
     SweepTakenError,
     SweepUnknownError,
 )
-from spica_async.journal.postgres import PostgresDatabase
-from spica_async.journal.sqlite import SqliteDatabase
+from spica_async.journal.set_up import database_at, set_up
 from spica_async.journal.tables import (
     STEPS,
-    bring_up_to_date,
     events_table,
     facts_table,
     sweeps_table,
-    version_of,
+    version_table,
 )
 from spica_async.journal.transactions import Transactions
 
@@ -49,7 +44,6 @@ BUSY_SECONDS: Final = 10.0
 """How long others may hold what a verb needs."""
 
 _PAGE: Final = 1000
-_RETRY_SECONDS: Final = 0.05
 
 
 class SqlJournal:
@@ -75,16 +69,11 @@ class SqlJournal:
             JournalVersionError: if a newer version has written it.
             JournalError: if it cannot be opened.
         """
-        address = read_address(where)
-        database: Database = (
-            SqliteDatabase(address, busy_seconds)
-            if isinstance(address, FileAddress)
-            else PostgresDatabase(address, busy_seconds)
-        )
+        database = database_at(where, busy_seconds)
         journal = cls(database)
         try:
             await asyncio.to_thread(database.prepare)
-            await journal._set_up(busy_seconds)
+            await set_up(database, journal._do, STEPS, version_table, busy_seconds)
             yield journal
         finally:
             await database.writing.dispose()
@@ -105,6 +94,7 @@ class SqlJournal:
                 lease_until=null() if lease is None else now + lease.seconds,
                 last=0,
                 managed=int(sweep.managed),
+                use_cache=int(sweep.use_cache),
                 summary=sweep.summary,
                 events=len(sweep.events),
                 published=0,
@@ -289,7 +279,7 @@ class SqlJournal:
             table = sweeps_table.c
             found = await connection.execute(
                 select(table.sweep_id)
-                .where(table.published < table.events)
+                .where(table.published < table.events, table.managed == 1)
                 .order_by(table.submitted_at, table.sweep_id)
             )
             return list(found.scalars())
@@ -308,31 +298,6 @@ class SqlJournal:
             )
 
         await self._do.write(work)
-
-    async def _set_up(self, busy_seconds: float) -> None:
-        clock = asyncio.get_running_loop().time
-        until = clock() + busy_seconds
-        while True:
-            try:
-                version = await self._do.read(lambda connection: connection.run_sync(version_of))
-                break
-            except JournalBusyError:
-                # SQLite does not wait by itself where two are the first to open a file.
-                if clock() > until:
-                    raise
-                await asyncio.sleep(_RETRY_SECONDS)
-        if version < len(STEPS):
-
-            async def work(connection: AsyncConnection) -> None:
-                await connection.run_sync(self._database.keep_others_out)
-                await connection.run_sync(bring_up_to_date, STEPS)
-
-            await self._do.write(work)
-        if version > len(STEPS):
-            raise JournalVersionError(
-                f"journal {self._database.name}: it is of version {version}, and this program "
-                f"knows none after {len(STEPS)}: open it with the newer spica-async that wrote it"
-            )
 
     async def _insert(
         self, connection: AsyncConnection, sweep_id: str, facts: Sequence[Fact], after: int
@@ -417,6 +382,7 @@ class SqlJournal:
             table.last,
             table.wish,
             table.managed,
+            table.use_cache,
             table.summary,
             table.events,
             table.published,
@@ -425,4 +391,4 @@ class SqlJournal:
 
 def _sweep_row(found: Any) -> SweepRow:
     row = SweepRow(*found)
-    return replace(row, managed=bool(row.managed))
+    return replace(row, managed=bool(row.managed), use_cache=bool(row.use_cache))

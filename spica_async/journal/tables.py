@@ -36,6 +36,7 @@ sweeps_table = Table(
     Column("wish", Text),
     Column("last", Integer, nullable=False),
     Column("managed", Integer, nullable=False),
+    Column("use_cache", Integer, nullable=False),
     Column("summary", Text, nullable=False),
     Column("events", Integer, nullable=False),
     Column("published", Integer, nullable=False),
@@ -82,6 +83,7 @@ STEPS: Final[Steps] = (
             wish TEXT,
             last INTEGER NOT NULL,
             managed INTEGER NOT NULL,
+            use_cache INTEGER NOT NULL,
             summary TEXT NOT NULL,
             events INTEGER NOT NULL,
             published INTEGER NOT NULL
@@ -110,23 +112,25 @@ STEPS: Final[Steps] = (
 )
 
 
-def version_of(connection: Connection) -> int:
+def version_of(connection: Connection, kept_in: Table = version_table) -> int:
     """The version of a database's tables; 0 if there are none."""
-    if not inspect(connection).has_table(version_table.name):
+    if not inspect(connection).has_table(kept_in.name):
         return 0
-    version: int = connection.execute(select(version_table.c.version)).scalar_one()
+    version: int = connection.execute(select(kept_in.c.version)).scalar_one()
     return version
 
 
-def bring_up_to_date(connection: Connection, steps: Steps = STEPS) -> None:
+def bring_up_to_date(
+    connection: Connection, steps: Steps = STEPS, kept_in: Table = version_table
+) -> None:
     """Take the steps that a database lacks, in the caller's transaction and with it alone."""
-    version = version_of(connection)
+    version = version_of(connection, kept_in)
     if version == 0:
         connection.exec_driver_sql(
-            "CREATE TABLE journal_version (version INTEGER NOT NULL PRIMARY KEY)"
+            f"CREATE TABLE {kept_in.name} (version INTEGER NOT NULL PRIMARY KEY)"
         )
-        connection.execute(insert(version_table).values(version=0))
+        connection.execute(insert(kept_in).values(version=0))
     for step in steps[version:]:
         for statement in step:
             connection.exec_driver_sql(statement)
-    connection.execute(update(version_table).values(version=max(version, len(steps))))
+    connection.execute(update(kept_in).values(version=max(version, len(steps))))

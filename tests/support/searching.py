@@ -202,6 +202,9 @@ class Ledger:
         if self.on_record is not None:
             self.on_record(record)
 
+    def restored(self, record: CandidateRecord) -> None:
+        pass
+
     def progressed(self, branch: BranchCourse) -> None:
         self.progress.append((branch.space.mode, branch.state.round, branch.state.attempts))
 

@@ -210,9 +210,14 @@ class RabbitBus:
         ) as consumer:
             yield consumer
 
-    async def publish_event(self, topic: str, message: Message) -> None:
-        """See `Bus.publish_event`; without a connection it fails at once."""
+    async def publish_event(self, topic: str, message: Message, *, confirmed: bool = False) -> None:
+        """See `Bus.publish_event`; unless it is confirmed, it fails at once when we are cut off."""
         check_size(message)
+        if confirmed:
+            tell = partial(self._tell, self._control, EVENTS_EXCHANGE, topic, message)
+            async with self._same_id.held(message.message_id):
+                await self._persistently(partial(tell, persistent=True), f"event {topic}")
+            return
         if not self._publishing.is_connected:
             raise BusUnavailableError(f"event {topic}: the broker is away")
         try:
@@ -256,7 +261,13 @@ class RabbitBus:
         )
 
     async def _tell(
-        self, through: ReusedChannel, exchange: str, topic: str, message: Message
+        self,
+        through: ReusedChannel,
+        exchange: str,
+        topic: str,
+        message: Message,
+        *,
+        persistent: bool = False,
     ) -> None:
         channel = await (await through.get()).get_underlay_channel()
         with translated():
@@ -264,7 +275,7 @@ class RabbitBus:
                 message.body,
                 exchange=exchange,
                 routing_key=topic,
-                properties=properties(message, persistent=False),
+                properties=properties(message, persistent=persistent),
             )
 
     async def _declare(self, what: str, declare: Declaration) -> None:

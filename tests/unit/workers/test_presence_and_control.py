@@ -98,7 +98,9 @@ class TestPresence:
 
     async def test_events_that_cannot_be_told_stop_no_work(self) -> None:
         class MuteBus(MemoryBus):
-            async def publish_event(self, topic: str, message: Message) -> None:
+            async def publish_event(
+                self, topic: str, message: Message, *, confirmed: bool = False
+            ) -> None:
                 raise BusUnavailableError("away")
 
         desk = await open_desk(MuteBus())
@@ -113,7 +115,9 @@ class TestPresence:
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         class SlowBus(MemoryBus):
-            async def publish_event(self, topic: str, message: Message) -> None:
+            async def publish_event(
+                self, topic: str, message: Message, *, confirmed: bool = False
+            ) -> None:
                 await asyncio.Event().wait()
 
         monkeypatch.setattr("workers.presence._GOODBYE_SECONDS", 0.01)

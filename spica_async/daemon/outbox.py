@@ -1,0 +1,95 @@
+"""Tells the events of all sweeps on the bus: each at least once, those of a sweep in order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+import structlog
+
+from schemas.lifecycle import SWEEP_EVENT
+from spica_async.bus.port import Bus, BusError, Message, MessageTooLargeError
+from spica_async.journal import Journal, JournalError, SweepRow
+
+LOOK_SECONDS: Final = 1.0
+_LONGEST_PAUSE_SECONDS: Final = 30.0
+_AT_ONCE: Final = 50
+"""Events between one note of what was told and the next; after a crash so many come again."""
+
+log = structlog.get_logger(__name__)
+
+
+class Outbox:
+    """Publishes what the journal has and others have not been told.
+
+    An event is noted as told once the bus has answered for it. While the bus or the journal is
+    away it waits; nothing is lost, and a subscriber knows what comes again by its id.
+
+    Args:
+        journal: has the events.
+        bus: takes them, each with its kind as the topic.
+        is_ours: whether we run a sweep. Another daemon that runs one tells of it itself.
+    """
+
+    def __init__(
+        self, journal: Journal, bus: Bus, is_ours: Callable[[str], bool] = lambda _: False
+    ) -> None:
+        self._journal = journal
+        self._bus = bus
+        self._is_ours = is_ours
+        self._news = asyncio.Event()
+
+    def wake(self) -> None:
+        """There is something new."""
+        self._news.set()
+
+    async def run(self) -> None:
+        """Publish for good."""
+        pause = 0.0
+        while True:
+            self._news.clear()
+            try:
+                await self.publish_all()
+                pause = 0.0
+            except (BusError, JournalError) as error:
+                if pause == 0.0:
+                    log.warning("outbox.waits", error=str(error))
+                pause = min(max(LOOK_SECONDS, 2 * pause), _LONGEST_PAUSE_SECONDS)
+                await asyncio.sleep(pause)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_SECONDS):
+                    await self._news.wait()
+
+    async def publish_all(self) -> None:
+        """Publish what there is now.
+
+        Raises:
+            BusError: the bus is away.
+            JournalError: the journal is.
+        """
+        for sweep_id in await self._journal.unpublished():
+            row = await self._journal.sweep(sweep_id)
+            if row.lease_seconds <= 0 or self._is_ours(sweep_id):
+                await self._publish(row)
+
+    async def _publish(self, row: SweepRow) -> None:
+        sweep_id = row.sweep_id
+        told = noted = row.published
+        try:
+            async for recorded in self._journal.events(sweep_id, row.published):
+                event = SWEEP_EVENT.validate_json(recorded.body)
+                message = Message(recorded.body.encode(), event.id, event.type)
+                try:
+                    await self._bus.publish_event(event.data.kind, message, confirmed=True)
+                except MessageTooLargeError as error:
+                    # A subscriber sees by the numbers that it lacks one, and can ask for it.
+                    log.warning("outbox.event_too_large", event_id=event.id, error=str(error))
+                told = recorded.number
+                if told - noted >= _AT_ONCE:
+                    await self._journal.published(sweep_id, told)
+                    noted = told
+        finally:
+            if told > noted:
+                await self._journal.published(sweep_id, told)

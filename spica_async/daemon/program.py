@@ -1,0 +1,173 @@
+"""The daemon as a program: journal, bus, workers, HTTP and commands, until it is told to end."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from spica_async.broker import BrokerOptions, connected
+from spica_async.bus.memory import MemoryBus
+from spica_async.bus.port import Bus, BusError
+from spica_async.bus.topology import declare, requests_queue
+from spica_async.daemon.commands import Commands
+from spica_async.daemon.http.app import make_app
+from spica_async.daemon.http.server import serve
+from spica_async.daemon.http.settings import HttpSettings
+from spica_async.daemon.manager import ManagerSettings, SweepManager
+from spica_async.daemon.outbox import Outbox
+from spica_async.engine.versions import engine_fingerprint
+from spica_async.errors import SpicaError, first_cause
+from spica_async.interrupts import Interrupts
+from spica_async.journal import Journal
+from spica_async.journal.opening import JournalOptions, opened
+from spica_async.local_worker import local_worker
+from workers.program import WorkerOptions
+from workers.settings import ChildSettings
+from workers.supervisor import default_name
+from workers.traces import TraceCache
+
+log = structlog.get_logger(__name__)
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonOptions:
+    """How a daemon is to work.
+
+    Attributes:
+        output: the folder for the sweeps' own folders.
+        journal: has the sweeps.
+        broker: none: everything happens in this process and its children.
+        slots: replays at a time on this machine; 0 for none, with a broker.
+        parallel_sweeps: sweeps side by side.
+        max_queued: sweeps that may wait.
+        grace_seconds: when it is told to end, for evaluations that run to bring their result.
+        http: where to listen.
+    """
+
+    output: Path
+    journal: JournalOptions
+    broker: BrokerOptions | None
+    slots: int
+    parallel_sweeps: int
+    max_queued: int
+    grace_seconds: float
+    http: HttpSettings
+
+
+def run_daemon(options: DaemonOptions, say: Say) -> int:
+    """Serve until a signal comes.
+
+    The first SIGTERM or SIGINT ends sweeps in good order, to be gone on with by the next daemon;
+    a second one ends at once.
+
+    Args:
+        options: how to work.
+        say: takes lines for the terminal.
+
+    Returns:
+        The exit code: 0 after a first signal, 128 and its number after a second one.
+
+    Raises:
+        SpicaError: the journal, the broker or the address cannot be had, or a part of the daemon
+            failed.
+    """
+    interrupts = Interrupts()
+    try:
+        asyncio.run(_run(options, interrupts, say))
+    except asyncio.CancelledError:
+        return interrupts.exit_code
+    except BusError as error:
+        raise SpicaError(str(error)) from error
+    except BaseExceptionGroup as group:
+        cause = first_cause(group)
+        if isinstance(cause, BusError):
+            raise SpicaError(str(cause)) from group
+        raise cause from group
+    return 0
+
+
+async def _run(options: DaemonOptions, interrupts: Interrupts, say: Say) -> None:
+    interrupts.listen(signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    async with AsyncExitStack() as stack:
+        journal = await stack.enter_async_context(opened(options.journal))
+        bus = await stack.enter_async_context(_bus(options.broker))
+        await declare(bus, requests_queue(engine_fingerprint()))
+        if options.slots:
+            say(f"starting {options.slots} replay slots")
+            await stack.enter_async_context(_worker(options, bus))
+        await _serve(options, journal, bus, interrupts, say)
+
+
+async def _serve(
+    options: DaemonOptions, journal: Journal, bus: Bus, interrupts: Interrupts, say: Say
+) -> None:
+    stop = interrupts.stop
+    settings = ManagerSettings(
+        output=options.output.absolute(),
+        parallel_sweeps=options.parallel_sweeps,
+        max_queued=options.max_queued,
+        grace_seconds=options.grace_seconds,
+        broker=options.broker,
+        slots=max(1, options.slots),
+    )
+    manager = SweepManager(journal, bus, settings)
+    outbox = Outbox(journal, bus, manager.runs)
+    async with serve(make_app(manager, options.http), options.http, stop) as url:
+        say(f"serving at {url}, with the journal {options.journal.name}")
+        async with asyncio.TaskGroup() as group:
+            helpers = []
+            if options.broker is not None:
+                manager.on_news = outbox.wake
+                commands = Commands(bus, manager, f"spica/daemon/{socket.gethostname()}")
+                helpers = [
+                    group.create_task(outbox.run()),
+                    group.create_task(commands.run()),
+                ]
+            interrupts.can_stop = True
+            await manager.run(stop)
+            say("all sweeps are at rest")
+            for helper in helpers:
+                helper.cancel()
+
+
+@asynccontextmanager
+async def _bus(broker: BrokerOptions | None) -> AsyncIterator[Bus]:
+    if broker is None:
+        yield MemoryBus()
+        return
+    async with connected(
+        broker.address, role="daemon", private_queues=f"spica.results.{default_name()}"
+    ) as bus:
+        yield bus
+
+
+@asynccontextmanager
+async def _worker(options: DaemonOptions, bus: Bus) -> AsyncIterator[None]:
+    worker = WorkerOptions(
+        name=default_name(),
+        slots=options.slots,
+        drain_seconds=0,
+        hard_limit_seconds=options.broker.hard_limit_seconds if options.broker else None,
+        traces=TraceCache.open() if options.broker else None,
+        children=ChildSettings(log_folder=options.output.absolute()),
+    )
+    async with AsyncExitStack() as stack:
+        if options.broker is not None:
+            bus = await stack.enter_async_context(
+                connected(
+                    options.broker.address,
+                    role="worker",
+                    private_queues=f"spica.worker.{worker.name}",
+                )
+            )
+        await stack.enter_async_context(local_worker(bus, worker))
+        yield

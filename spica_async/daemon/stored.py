@@ -1,0 +1,139 @@
+"""What a daemon tells of sweeps that it does not run, from the journal and their folders."""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+from collections import OrderedDict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final, cast, get_args
+
+from pydantic import JsonValue, TypeAdapter, ValidationError
+
+from schemas.daemon import BranchProgress, CandidatePage, SweepDetail, SweepState, SweepSummary
+from schemas.journal import SWEEP_FACT, Ended, Stopped
+from schemas.results import CandidateRecord, SweepResult, SweepStatus
+from schemas.summary import ListedSweep
+from spica_async.journal import Journal, JournalDamagedError, SweepRow
+
+ENDED: Final = frozenset(get_args(SweepStatus)) - {"interrupted"}
+"""The statuses of sweeps that have come to their end."""
+
+_CONFIG: TypeAdapter[dict[str, JsonValue]] = TypeAdapter(dict[str, JsonValue])
+_INDEXED_FILES: Final = 64
+
+SHOWN: Final = 10
+"""Of a ranking; of a front all are shown."""
+
+
+def summary_of(row: SweepRow) -> SweepSummary:
+    """A sweep as a list shows it."""
+    listed = ListedSweep.model_validate_json(row.summary)
+    return SweepSummary(
+        sweep_id=row.sweep_id,
+        state=cast("SweepState", row.status),
+        priority=row.priority,
+        submitted_at=datetime.fromtimestamp(row.submitted_at, UTC),
+        model=listed.model,
+        hardware=listed.hardware,
+        target=listed.target,
+        budget=listed.per_branch * listed.branches,
+        feasible=listed.feasible,
+        best_score=listed.best_score,
+        runner=row.owner if row.lease_seconds > 0 else None,
+    )
+
+
+async def detail_of(journal: Journal, row: SweepRow) -> SweepDetail:
+    """A sweep as its last run has left it.
+
+    Raises:
+        JournalError: the journal cannot be read.
+    """
+    recorded = await journal.latest(row.sweep_id, ["ended", "stopped"])
+    result: SweepResult | None = None
+    reason: str | None = None
+    elapsed = 0.0
+    if recorded is not None:
+        try:
+            fact = SWEEP_FACT.validate_json(recorded.fact.body)
+        except ValidationError as error:
+            raise JournalDamagedError(
+                f"sweep {row.sweep_id}: fact {recorded.number} cannot be read"
+            ) from error
+        if isinstance(fact, Ended | Stopped):
+            result, elapsed = fact.result, fact.at
+            reason = fact.reason if isinstance(fact, Stopped) else fact.result.reason
+    detail = SweepDetail(
+        **summary_of(row).model_dump(),
+        config=_CONFIG.validate_json(row.config),
+        results_dir=row.folder,
+        elapsed_seconds=elapsed,
+    )
+    detail = detail.model_copy(update={"reason": reason})
+    if result is None:
+        return detail
+    return detail.model_copy(
+        update={
+            "tally": result.tally,
+            "best": result.ranking if detail.target == "pareto" else result.ranking[:SHOWN],
+            "branches": [
+                BranchProgress(
+                    branch=branch.branch,
+                    phase=branch.end,
+                    round=branch.rounds,
+                    found=branch.tally.feasible,
+                    target=branch.tally.feasible,
+                    attempts=branch.tally.attempts,
+                    in_flight=0,
+                )
+                for branch in result.branches
+            ],
+        }
+    )
+
+
+class CandidateFiles:
+    """Reads parts of `candidates.jsonl`, whose lines it has found once."""
+
+    def __init__(self) -> None:
+        self._lines: OrderedDict[tuple[Path, int], array[int]] = OrderedDict()
+
+    async def page(self, folder: Path, *, offset: int, limit: int) -> CandidatePage:
+        """Some of a sweep's candidates; none where its folder is gone."""
+        return await asyncio.to_thread(self._page, folder / "candidates.jsonl", offset, limit)
+
+    def _page(self, path: Path, offset: int, limit: int) -> CandidatePage:
+        try:
+            with path.open("rb") as file:
+                starts = self._starts(path, path.stat().st_size)
+                total = len(starts)
+                if offset >= total:
+                    return CandidatePage(total=total, offset=offset, candidates=[])
+                file.seek(starts[offset])
+                lines = [file.readline() for _ in range(min(limit, total - offset))]
+        except FileNotFoundError:
+            return CandidatePage(total=0, offset=offset, candidates=[])
+        return CandidatePage(
+            total=total,
+            offset=offset,
+            candidates=[CandidateRecord.model_validate_json(line) for line in lines],
+        )
+
+    def _starts(self, path: Path, size: int) -> array[int]:
+        key = (path, size)
+        starts = self._lines.get(key)
+        if starts is None:
+            starts = array("Q")
+            at = 0
+            with path.open("rb") as file:
+                for line in file:
+                    if line.endswith(b"\n"):
+                        starts.append(at)
+                    at += len(line)
+            self._lines[key] = starts
+        self._lines.move_to_end(key)
+        while len(self._lines) > _INDEXED_FILES:
+            self._lines.popitem(last=False)
+        return starts

@@ -1,0 +1,301 @@
+"""Many sweeps side by side, over a real journal."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from support.daemons import BUDGET, daemon, make_quick, small_config
+from support.searching import FakeWorker, succeed_or_fail
+
+from schemas.config import SmartSearchConfig
+from schemas.journal import SWEEP_FACT, Started
+from schemas.lifecycle import SweepEvent, SweepFinished, SweepStarted
+from spica_async.bus.memory import MemoryBus
+from spica_async.daemon.port import QueueFullError, UnknownSweepError, WrongStateError
+from spica_async.errors import InputError
+from spica_async.inputs import Inputs
+from spica_async.journal import Lease
+from spica_async.journal.opening import new_sweep
+from spica_async.journal.owner import this_owner
+from spica_async.journal.sql import SqlJournal
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    make_quick(monkeypatch)
+
+
+@pytest.fixture
+def where(tmp_path: Path) -> Path:
+    return tmp_path / "journal.sqlite3"
+
+
+def gated(gate: asyncio.Semaphore) -> FakeWorker:
+    return FakeWorker(MemoryBus(), measure=succeed_or_fail, slots=2, gate=gate)
+
+
+async def starts(where: Path, sweep_id: str) -> int:
+    """How often a coordinator has gone to work on it."""
+    async with SqlJournal.open(where) as journal:
+        facts = [SWEEP_FACT.validate_json(one.fact.body) async for one in journal.facts(sweep_id)]
+    return sum(isinstance(fact, Started) for fact in facts)
+
+
+async def test_a_sweep_from_its_submission_to_its_end(where: Path, tmp_path: Path) -> None:
+    async with daemon(where, tmp_path) as run:
+        sweep_id = await run.submit()
+        async with asyncio.timeout(60):
+            events = [event async for event in run.manager.events(sweep_id)]
+        detail = await run.until(sweep_id, "completed")
+        page = await run.manager.candidates(sweep_id, offset=2, limit=3)
+        (listed,) = await run.manager.sweeps()
+    assert detail.tally.feasible == listed.feasible == BUDGET
+    assert listed.best_score == detail.best[0].score
+    assert detail.reason is not None
+    assert "found all" in detail.reason
+    assert {branch.branch for branch in detail.branches} == {"agg", "disagg"}
+    assert page.total == detail.tally.feasible + detail.tally.failed
+    assert len(page.candidates) == 3
+    assert [event.sequence for event in events] == [*range(1, len(events) + 1)]
+    assert isinstance(events[-1].data, SweepFinished)
+    measured = [event for event in events if event.data.kind == "candidate.measured"]
+    assert len(measured) == page.total
+
+
+async def test_higher_priority_begins_first_and_no_more_than_asked_side_by_side(
+    where: Path, tmp_path: Path
+) -> None:
+    gate = asyncio.Semaphore(0)
+    begun: list[str] = []
+
+    async def listen(events: AsyncIterator[SweepEvent]) -> None:
+        async for event in events:
+            if isinstance(event.data, SweepStarted):
+                begun.append(event.subject)  # noqa: PERF401  # as they come
+
+    async with daemon(where, tmp_path, worker=gated(gate), parallel_sweeps=1) as run:
+        listening = asyncio.ensure_future(listen(run.manager.events(None)))
+        first = await run.submit()
+        await run.until(first, "running")
+        low = await run.submit(priority=1)
+        high = await run.submit(priority=5)
+        assert {one.state for one in await run.manager.sweeps()} == {"running", "queued"}
+        for _ in range(1000):
+            gate.release()
+        for sweep_id in (first, low, high):
+            await run.until(sweep_id, "completed")
+        await asyncio.sleep(0.3)
+        listening.cancel()
+    assert begun == [first, high, low]
+
+
+async def test_pause_resume_and_cancel(where: Path, tmp_path: Path) -> None:
+    gate = asyncio.Semaphore(5)
+    async with daemon(where, tmp_path, worker=gated(gate)) as run:
+        manager = run.manager
+        sweep_id = await run.submit()
+        await run.until(sweep_id, "running")
+        with pytest.raises(WrongStateError, match="is running"):
+            await manager.resume(sweep_id)
+        await manager.pause(sweep_id)
+        paused = await run.until(sweep_id, "paused")
+        assert paused.elapsed_seconds > 0
+        with pytest.raises(WrongStateError, match="is paused"):
+            await manager.pause(sweep_id)
+        await asyncio.sleep(0.3)
+        assert (await manager.sweep(sweep_id)).state == "paused"
+        await manager.resume(sweep_id)
+        await run.until(sweep_id, "running")
+        await manager.cancel(sweep_id)
+        await run.until(sweep_id, "cancelled")
+        with pytest.raises(WrongStateError):
+            await manager.cancel(sweep_id)
+        for _ in range(1000):
+            gate.release()
+        await manager.resume(sweep_id)
+        detail = await run.until(sweep_id, "completed")
+        assert detail.tally.feasible == BUDGET
+        with pytest.raises(WrongStateError):
+            await manager.pause(sweep_id)
+        async with asyncio.timeout(10):
+            events = [event async for event in manager.events(sweep_id)]
+    kinds = [event.data.kind for event in events]
+    assert kinds.count("sweep.paused") == kinds.count("sweep.cancelled") == 1
+    assert kinds.count("sweep.started") == 3
+    assert [event.sequence for event in events] == [*range(1, len(events) + 1)]
+
+
+async def test_what_waits_can_be_paused_and_cancelled(where: Path, tmp_path: Path) -> None:
+    gate = asyncio.Semaphore(0)
+    async with daemon(where, tmp_path, worker=gated(gate), parallel_sweeps=1) as run:
+        first = await run.submit()
+        await run.until(first, "running")
+        second = await run.submit()
+        assert (await run.manager.pause(second)).state == "paused"
+        assert (await run.manager.resume(second)).state == "queued"
+        assert (await run.manager.cancel(second)).state == "cancelled"
+        async with asyncio.timeout(10):
+            events = [event.data.kind async for event in run.manager.events(second)]
+    assert events == ["sweep.submitted", "sweep.paused", "sweep.cancelled"]
+
+
+async def test_a_daemon_that_ends_leaves_its_sweeps_to_the_next(
+    where: Path, tmp_path: Path
+) -> None:
+    async with daemon(where, tmp_path, worker=gated(asyncio.Semaphore(6))) as run:
+        ids = [await run.submit() for _ in range(3)]
+        await run.until(ids[0], "running")
+        while not run.worker.requests:  # noqa: ASYNC110  # the worker sets no event
+            await asyncio.sleep(0.01)
+    async with SqlJournal.open(where) as journal:
+        assert {row.status for row in await journal.sweeps()} == {"queued"}
+    async with daemon(where, tmp_path) as run:
+        for sweep_id in ids:
+            detail = await run.until(sweep_id, "completed")
+            assert detail.tally.feasible == BUDGET
+    assert await starts(where, ids[0]) == 2
+
+
+@pytest.mark.parametrize("how", ["dead", "expired"])
+async def test_what_a_dead_daemon_ran_is_gone_on_with(
+    where: Path, tmp_path: Path, how: str
+) -> None:
+    me = this_owner()
+    dead = me.replace(me.split("#")[1].split("-")[1], "1") if how == "dead" else "elsewhere:1#x"
+    lease = Lease(dead, 1000.0 if how == "dead" else 0.5)
+    async with SqlJournal.open(where) as journal:
+        managed = new_sweep("left", small_config(), tmp_path / "left", managed=True)
+        await journal.create(managed, lease)
+        alive = new_sweep("alive", small_config(), tmp_path / "alive", managed=True)
+        await journal.create(alive, Lease("elsewhere:2#y", 1000.0))
+        command = new_sweep("command", small_config(), tmp_path / "command")
+        await journal.create(command, lease)
+    async with daemon(where, tmp_path) as run:
+        detail = await run.until("left", "completed")
+        assert detail.tally.feasible == BUDGET
+        # One is run by somebody who lives, the other by a command that nobody has told us of.
+        assert (await run.manager.sweep("alive")).state == "running"
+        assert (await run.manager.sweep("command")).state == "running"
+    assert await starts(where, "alive") == await starts(where, "command") == 0
+
+
+async def test_a_wish_on_a_dead_daemons_sweep_is_granted(where: Path, tmp_path: Path) -> None:
+    async with SqlJournal.open(where) as journal:
+        managed = new_sweep("left", small_config(), tmp_path / "left", managed=True)
+        await journal.create(managed, Lease("elsewhere:1#x", 0.01))
+        await journal.wish("left", "cancel")
+    async with daemon(where, tmp_path) as run:
+        await run.until("left", "cancelled")
+        assert not run.worker.requests
+
+
+async def test_two_daemons_share_a_store_and_no_sweep(where: Path, tmp_path: Path) -> None:
+    async with (
+        daemon(where, tmp_path, parallel_sweeps=2) as one,
+        daemon(where, tmp_path, parallel_sweeps=2) as other,
+    ):
+        ids = [await (one, other)[number % 2].submit() for number in range(8)]
+        for sweep_id in ids:
+            detail = await one.until(sweep_id, "completed")
+            assert detail.tally.feasible == BUDGET
+        assert one.worker.requests
+        assert other.worker.requests
+        evaluated = [
+            request.evaluation_id for run in (one, other) for request in run.worker.requests
+        ]
+    assert len(evaluated) == len(set(evaluated))
+    for sweep_id in ids:
+        assert await starts(where, sweep_id) == 1
+
+
+async def test_a_daemon_passes_on_what_is_asked_of_anothers_sweep(
+    where: Path, tmp_path: Path
+) -> None:
+    gate = asyncio.Semaphore(2)
+    async with daemon(where, tmp_path, worker=gated(gate)) as one:
+        sweep_id = await one.submit()
+        await one.until(sweep_id, "running")
+        async with daemon(where, tmp_path) as other:
+            await other.manager.pause(sweep_id)
+            await other.until(sweep_id, "paused")
+            assert not other.worker.requests
+
+
+async def test_one_that_cannot_be_planned_fails_by_itself(
+    where: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with daemon(where, tmp_path) as run:
+
+        class Unplanned(Inputs):
+            async def plan(self, progress: object) -> None:  # type: ignore[override]  # it fails
+                raise InputError("search_space.gpu_budget: nothing fits")
+
+        sound = await run.submit()
+        await run.until(sound, "completed")
+        monkeypatch.setattr(
+            "spica_async.daemon.manager.inputs_of",
+            lambda config, note: Unplanned(config, None, 1),
+        )
+        sweep_id = await run.submit()
+        detail = await run.until(sweep_id, "failed")
+        assert detail.reason == "search_space.gpu_budget: nothing fits"
+
+        def broken(config: SmartSearchConfig, note: object) -> Inputs:
+            raise ZeroDivisionError("a bug")
+
+        await asyncio.sleep(0.3)
+        monkeypatch.setattr("spica_async.daemon.manager.inputs_of", broken)
+        await run.manager.resume(sweep_id)
+        detail = await run.until(sweep_id, "failed")
+        while "a bug" not in (detail.reason or ""):
+            await asyncio.sleep(0.02)
+            detail = await run.manager.sweep(sweep_id)
+        assert detail.reason is not None
+        assert detail.reason.startswith("unexpected: ZeroDivisionError: a bug")
+
+
+async def test_no_more_wait_than_may(where: Path, tmp_path: Path) -> None:
+    gate = asyncio.Semaphore(0)
+    async with daemon(where, tmp_path, worker=gated(gate), parallel_sweeps=1, max_queued=2) as run:
+        await run.until(await run.submit(), "running")
+        for _ in range(2):
+            await run.submit()
+        with pytest.raises(QueueFullError, match="2 sweeps are queued"):
+            await run.submit()
+
+
+async def test_a_submission_that_comes_again_makes_no_other_sweep(
+    where: Path, tmp_path: Path
+) -> None:
+    async with daemon(where, tmp_path) as run:
+        config = small_config()
+        ids = {
+            (await run.manager.submit(config, priority=0, use_cache=False, token="one")).sweep_id
+            for _ in range(3)
+        }
+        assert len(ids) == len(await run.manager.sweeps()) == 1
+
+
+async def test_unknown_sweeps(where: Path, tmp_path: Path) -> None:
+    async with daemon(where, tmp_path) as run:
+        manager = run.manager
+        for ask in (manager.sweep, manager.cancel, manager.pause, manager.resume):
+            with pytest.raises(UnknownSweepError, match="there is no sweep x"):
+                await ask("x")
+        with pytest.raises(UnknownSweepError):
+            await manager.candidates("x", offset=0, limit=1)
+        with pytest.raises(UnknownSweepError):
+            await anext(manager.events("x"))
+
+
+async def test_what_was_seen_is_not_told_again(where: Path, tmp_path: Path) -> None:
+    async with daemon(where, tmp_path) as run:
+        sweep_id = await run.submit()
+        await run.until(sweep_id, "completed")
+        async with asyncio.timeout(10):
+            all_of_it = [event async for event in run.manager.events(sweep_id)]
+            rest = [event async for event in run.manager.events(sweep_id, after=5)]
+    assert rest == all_of_it[5:]
