@@ -107,6 +107,9 @@ class Measured(_Fact):
     number: int
     result: EvaluationResult
     waited_seconds: float = Field(ge=0, description="from the suggestion to the start on a worker")
+    reused: int | None = Field(
+        default=None, description="taken from the cache, where it was measured so often"
+    )
 
 
 class Told(_Fact):

@@ -55,6 +55,11 @@ class CandidateRecord(MessageModel):
     source: ProposalSource
     stand_in: str | None = Field(default=None, description="why the optimizer did not propose it")
     worker: str | None = None
+    reused: int | None = Field(
+        default=None,
+        description="not measured for this sweep, but taken from the cache; how often it had been"
+        " measured by then",
+    )
     timings: CandidateTimings | None = Field(default=None, description="none: never sent out")
     found_seconds: float = Field(ge=0, description="from the sweep's start to its verdict")
 
@@ -80,9 +85,14 @@ class Tally(MessageModel):
     unsupported: int = 0
     failed: int = 0
     cached: int = Field(default=0, description="duplicates answered by another's evaluation")
+    reused: int = Field(default=0, description="unique ones answered from the cache of results")
     stand_ins: int = Field(default=0, description="made by a quasi-random draw")
-    late_results: int = Field(default=0, description="came after their evaluation had ended")
-    resent_requests: int = Field(default=0, description="lost on their way, and sent again")
+    late_results: int = Field(
+        default=0, description="came after their evaluation had ended, since it was last resumed"
+    )
+    resent_requests: int = Field(
+        default=0, description="lost on their way and sent again, since it was last resumed"
+    )
     causes: dict[str, int] = Field(default_factory=dict)
 
 

@@ -124,6 +124,7 @@ class BranchCourse:
         stats: what was asked of the source of proposals, and how long that took.
         converged: whether it no longer got better for as long as the sweep's patience allows.
         measured_ids: evaluations that have their result.
+        reused: how many of them were answered from the cache of results.
         open: unique samples without a verdict, by the number of the first proposal of each.
     """
 
@@ -144,6 +145,7 @@ class BranchCourse:
         self.converged = False
         self.open: dict[int, Evaluation] = {}
         self.measured_ids: list[str] = []
+        self.reused = 0
         self._sweep_id = sweep_id
         self._config = config
         self._context = context
@@ -209,6 +211,7 @@ class BranchCourse:
         """Take the result of an evaluation; what to tell now."""
         evaluation = self.open.pop(fact.number)
         self.measured_ids.append(self.evaluation_id(evaluation.sampled.proposal))
+        self.reused += fact.reused is not None
         judged = judge(
             fact.result.measurement,
             config=self._config,
@@ -219,7 +222,12 @@ class BranchCourse:
             facts=evaluation.sampled.resolved.facts,
         )
         return self._settle(
-            evaluation, judged, fact.result, waited=fact.waited_seconds, found=fact.at
+            evaluation,
+            judged,
+            fact.result,
+            waited=fact.waited_seconds,
+            found=fact.at,
+            reused=fact.reused,
         )
 
     def told(self, tells: Sequence[Tell]) -> Verdicts:
@@ -261,6 +269,7 @@ class BranchCourse:
         *,
         waited: float,
         found: float,
+        reused: int | None = None,
     ) -> list[Tell]:
         sampled = evaluation.sampled
         self._judged[sampled.key] = judged
@@ -278,6 +287,7 @@ class BranchCourse:
             result=result,
             waited_seconds=waited,
             found_seconds=found,
+            reused=reused,
         )
         self._observer.evaluated(record)
         return self.state.settled(sampled.key, judged.verdict)

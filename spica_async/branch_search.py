@@ -18,6 +18,7 @@ from spica_async.evaluations import EvaluationGivenUpError, Evaluations
 from spica_async.journal.log import FactLog
 from spica_async.loads import load_of
 from spica_async.proposals import Proposal, Proposer
+from spica_async.reuse import Reuse
 from spica_async.space.branch import Selection
 
 
@@ -41,6 +42,7 @@ class BranchSearch:
         config: of the sweep.
         trace: the trace of the workload, if it is one.
         log: takes the facts.
+        reuse: answers what was measured before.
         elapsed: the seconds that the sweep has run for.
         progressed: called when something of the course has changed.
         after_told: awaited when candidates have been told.
@@ -54,6 +56,7 @@ class BranchSearch:
         config: SmartSearchConfig,
         trace: TraceLoad | None,
         log: FactLog,
+        reuse: Reuse,
         elapsed: Callable[[], float],
         progressed: Callable[[], None],
         after_told: Callable[[], Awaitable[None]],
@@ -64,6 +67,7 @@ class BranchSearch:
         self._config = config
         self._trace = trace
         self._log = log
+        self._reuse = reuse
         self._elapsed = elapsed
         self._progressed = progressed
         self._after_told = after_told
@@ -173,7 +177,7 @@ class BranchSearch:
             fact = Requested(at=self._elapsed(), branch=self._mode, number=proposal.number)
             await self._log.record(fact, lambda: None)
 
-        async def on_result(result: EvaluationResult) -> None:
+        async def on_result(result: EvaluationResult, reused: int | None = None) -> None:
             now = self._elapsed()
             fact = Measured(
                 at=now,
@@ -181,14 +185,20 @@ class BranchSearch:
                 number=proposal.number,
                 result=result,
                 waited_seconds=max(0.0, now - evaluation.suggested_at - result.wall_seconds),
+                reused=reused,
             )
             tells = await self._log.record(fact, partial(self.course.measured, fact))
             self._progressed()
             if tells:
                 self._to_tell.put_nowait(tells)
 
+        known = None if evaluation.requested else await self._reuse.find(request)
+        if known is not None:
+            await on_result(known.result, known.measured)
+            return
         try:
-            await evaluations.evaluate(request, on_request=on_request, on_result=on_result)
+            result = await evaluations.evaluate(request, on_request=on_request, on_result=on_result)
+            await self._reuse.keep(request, result)
         except EvaluationGivenUpError:
             return  # There is no verdict on it, and the search is about to end without one.
 

@@ -116,6 +116,7 @@ def branch_result(branch: BranchCourse, cut_short: CutShort | None = None) -> Br
             unsupported=outcomes["unsupported"],
             failed=outcomes["failed"],
             cached=state.duplicates,
+            reused=branch.reused,
             stand_ins=branch.stats.stand_ins,
             causes=dict(state.causes),
         ),

@@ -21,6 +21,7 @@ def candidate_record(
     result: EvaluationResult | None,
     waited_seconds: float,
     found_seconds: float,
+    reused: int | None = None,
 ) -> CandidateRecord:
     """A unique sample and how its evaluation ended.
 
@@ -34,6 +35,7 @@ def candidate_record(
         result: what a worker has sent; None where it was never sent out.
         waited_seconds: from the suggestion to the start on a worker.
         found_seconds: from the sweep's start to the verdict.
+        reused: how often it was measured, where the result is from the cache.
     """
     candidate = judged.candidate
     return CandidateRecord(
@@ -54,6 +56,7 @@ def candidate_record(
         source=proposal.source,
         stand_in=proposal.stand_in,
         worker=result.worker if result else None,
+        reused=reused,
         timings=_timings(result, waited_seconds) if result else None,
         found_seconds=found_seconds,
     )

@@ -18,7 +18,9 @@ from spica_async.jobs import Job, check_same, planned_fact
 from spica_async.journal.past import MEMORY_BUS
 from spica_async.plan.describe import plan_notes
 from spica_async.plan.types import SweepPlan
+from spica_async.result_cache import ResultCache
 from spica_async.results import ResultsFolder
+from spica_async.reuse import Reuse
 from spica_async.sweep import StoppedAs, Sweep
 
 BeforeSearch = Callable[[SweepPlan, ResultsFolder], Awaitable[None]]
@@ -33,6 +35,8 @@ class Means:
         broker: behind the bus; none for one in memory.
         display: shows what happens.
         grace_seconds: after a stop, for evaluations that run to bring their result.
+        cache: of what was measured before, by this sweep or any other.
+        use_cache: whether it answers; it is told in any case.
         share: of the slots that several sweeps have; none: they are this sweep's alone.
         stopped_as: the status of a sweep that is told to stop.
     """
@@ -41,6 +45,8 @@ class Means:
     broker: BrokerOptions | None
     display: Display
     grace_seconds: float
+    cache: ResultCache
+    use_cache: bool
     share: Share | None = None
     stopped_as: Callable[[], StoppedAs] = lambda: "interrupted"
 
@@ -110,6 +116,7 @@ async def run_job(
             share=means.share,
             stopped_as=means.stopped_as,
             telling=opened.telling,
+            reuse=Reuse(means.cache, fingerprint, answers=means.use_cache),
         )
         if past.ended is not None:
             return sweep.ended(past.ended)

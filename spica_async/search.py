@@ -30,6 +30,7 @@ from spica_async.journal.log import FactLog
 from spica_async.journal.past import requests_survive
 from spica_async.plan.types import SweepPlan
 from spica_async.proposals import Proposer
+from spica_async.reuse import Reuse, no_reuse
 from spica_async.sample import (
     SampleContext,
 )
@@ -63,6 +64,7 @@ class Search:
         log: takes the facts.
         observer: hears of what happens.
         elapsed: the seconds that the sweep has run for.
+        reuse: answers what was measured before; none: nothing does.
 
     Attributes:
         branches: one for each of the plan.
@@ -78,6 +80,7 @@ class Search:
         log: FactLog,
         observer: Observer,
         elapsed: Callable[[], float],
+        reuse: Reuse | None = None,
     ) -> None:
         context = sample_context(plan)
         self._sweep = plan.config.sweep
@@ -99,6 +102,7 @@ class Search:
                 config=plan.config,
                 trace=trace,
                 log=log,
+                reuse=reuse or no_reuse(),
                 elapsed=elapsed,
                 progressed=partial(observer.progressed, branch),
                 after_told=self._conclude_if_lost,

@@ -36,6 +36,7 @@ from spica_async.plan.budget import enumerable_points
 from spica_async.plan.types import SweepPlan
 from spica_async.proposals import EnumeratedProposer, Proposer, StudyProposer
 from spica_async.results import ResultsFolder
+from spica_async.reuse import Reuse
 from spica_async.sampling.profiles import open_sampler
 from spica_async.sampling.types import Study
 from spica_async.scoring import pareto_front, rank
@@ -80,6 +81,7 @@ class Sweep:
         share: of the slots that several sweeps have; none: they are this one's alone.
         stopped_as: the status of a sweep that is told to stop.
         telling: tells others of it; none: nobody asks.
+        reuse: answers what was measured before; none: nothing does.
     """
 
     sweep_id: str
@@ -98,6 +100,7 @@ class Sweep:
     share: Share | None = None
     stopped_as: Callable[[], StoppedAs] = lambda: "interrupted"
     telling: SweepTelling | None = None
+    reuse: Reuse | None = None
 
     def ended(self, end: Ended) -> SweepResult:
         """The result of a sweep that has ended, written once more.
@@ -217,6 +220,7 @@ class Sweep:
             log=self.log,
             observer=recorder,
             elapsed=elapsed,
+            reuse=self.reuse,
         )
         search.restore(self._told_facts(), bus=self.bus_name)
         return search

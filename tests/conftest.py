@@ -29,6 +29,8 @@ def _user_cache_of_tests(pytestconfig: pytest.Config) -> Iterator[None]:
     """Nothing that is tested reads or writes the cache of who tests."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(_user_cache(pytestconfig)))
+        # What other tests have measured is no news for this one.
+        patch.setenv("SPICA_NO_CACHE", "1")
         yield
 
 

@@ -1,4 +1,4 @@
-"""The command line: `spica-async run | resume | check | trace | topology | health`."""
+"""The command line: `spica-async run | resume | check | ...`, and those that speak to a daemon."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import traceback
 from enum import StrEnum
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -30,7 +30,10 @@ app = typer.Typer(
 )
 trace_app = typer.Typer(help="Request traces in Mooncake's format.", no_args_is_help=True)
 app.add_typer(trace_app, name="trace")
+cache_app = typer.Typer(help="What need not be measured again.", no_args_is_help=True)
+app.add_typer(cache_app, name="cache")
 ConfigPath = Annotated[Path, typer.Argument(help="the YAML file of the sweep", metavar="CONFIG")]
+SweepId = Annotated[str, typer.Argument(help="the sweep's id", metavar="SWEEP")]
 
 
 def _print_version(*, wanted: bool) -> None:
@@ -58,6 +61,7 @@ def run(
     slots: options.Slots = None,
     output: options.Output = options.DEFAULT_OUTPUT,
     journal: options.Journal = None,
+    no_cache: options.NoCache = False,
     json: options.AsJson = False,
     grace_seconds: options.GraceSeconds = None,
     hard_limit_seconds: options.HardLimitSeconds = None,
@@ -88,7 +92,12 @@ def run(
         management=management,
     )
     how = read_run_options(
-        slots=slots, output=output, grace_seconds=grace_seconds, broker=broker, journal=journal
+        slots=slots,
+        output=output,
+        grace_seconds=grace_seconds,
+        broker=broker,
+        journal=journal,
+        use_cache=not no_cache,
     )
     raise typer.Exit(run_sweep_command(config, how, as_json=json))
 
@@ -101,6 +110,7 @@ def resume(
     slots: options.Slots = None,
     output: options.Output = options.DEFAULT_OUTPUT,
     journal: options.Journal = None,
+    no_cache: options.NoCache = False,
     json: options.AsJson = False,
     grace_seconds: options.GraceSeconds = None,
     hard_limit_seconds: options.HardLimitSeconds = None,
@@ -111,11 +121,23 @@ def resume(
     ca: options.Ca = None,
     cert: options.Cert = None,
     key: options.Key = None,
+    daemon: Annotated[
+        str | None,
+        typer.Option(
+            help="have this tuning daemon go on with a sweep of its own, in its own way: of the"
+            " other options only --token-file and --json count then",
+            metavar="URL",
+        ),
+    ] = None,
+    token_file: options.TokenFile = None,
 ) -> None:
     """Go on with a sweep that was interrupted or has crashed, where it was left.
 
     What has been measured is not measured again. A sweep that has ended is shown once more.
     """
+    if daemon is not None:
+        _order("resume", sweep, daemon, token_file, as_json=json)
+        return
     from spica_async.broker import read_broker_options  # noqa: PLC0415  # `--help` stays light
     from spica_async.cli.run import (  # noqa: PLC0415  # as above
         read_run_options,
@@ -134,9 +156,184 @@ def resume(
         management=management,
     )
     how = read_run_options(
-        slots=slots, output=output, grace_seconds=grace_seconds, broker=broker, journal=journal
+        slots=slots,
+        output=output,
+        grace_seconds=grace_seconds,
+        broker=broker,
+        journal=journal,
+        use_cache=not no_cache,
     )
     raise typer.Exit(resume_sweep_command(sweep, how, as_json=json))
+
+
+@app.command()
+def serve(
+    *,
+    output: options.Output = options.DEFAULT_OUTPUT,
+    journal: options.Journal = None,
+    bus: options.Bus = None,
+    slots: options.Slots = None,
+    sweeps: Annotated[int, typer.Option(min=1, help="sweeps that run side by side")] = 2,
+    max_queued: Annotated[int, typer.Option(min=1, help="sweeps that may wait")] = 100,
+    host: Annotated[
+        str, typer.Option(help="where to listen; outside of the loopback with --token-file only")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free one")] = 8265,
+    token_file: options.TokenFile = None,
+    grace_seconds: options.GraceSeconds = None,
+    hard_limit_seconds: options.HardLimitSeconds = None,
+    trace_host: options.TraceHost = None,
+    trace_port: options.TracePort = None,
+    trace_url: options.TraceUrls = None,
+    management: options.ManagementUrl = None,
+    ca: options.Ca = None,
+    cert: options.Cert = None,
+    key: options.Key = None,
+) -> None:
+    """Run the tuning daemon: sweeps are submitted to it, watched, paused and resumed.
+
+    What was running when it ended, in whatever way, goes on when it is started again.
+    """
+    from spica_async.broker import read_broker_options  # noqa: PLC0415  # `--help` stays light
+    from spica_async.cli.serve import serve_command  # noqa: PLC0415  # as above
+
+    broker = read_broker_options(
+        bus,
+        ca=ca,
+        cert=cert,
+        key=key,
+        hard_limit_seconds=hard_limit_seconds,
+        trace_host=trace_host,
+        trace_port=trace_port,
+        trace_urls=trace_url,
+        management=management,
+    )
+    code = serve_command(
+        output=output,
+        journal=journal,
+        broker=broker,
+        slots=slots,
+        parallel_sweeps=sweeps,
+        max_queued=max_queued,
+        grace_seconds=grace_seconds,
+        host=host,
+        port=port,
+        token_file=token_file,
+    )
+    raise typer.Exit(code)
+
+
+@app.command()
+def submit(
+    config: ConfigPath,
+    *,
+    priority: Annotated[
+        int, typer.Option(min=-100, max=100, help="higher begins first and gets more of the slots")
+    ] = 0,
+    no_cache: options.NoCache = False,
+    watch: Annotated[bool, typer.Option("--watch", help="then do as `watch` does")] = False,
+    daemon: options.Daemon = None,
+    token_file: options.TokenFile = None,
+    json: options.AsJson = False,
+) -> None:
+    """Hand a sweep to a tuning daemon and print the sweep's id."""
+    from spica_async.cli.daemon_client import submit_command  # noqa: PLC0415  # `--help` stays light
+    from spica_async.daemon_client import DaemonAddress  # noqa: PLC0415  # as above
+
+    address = DaemonAddress.read(daemon, token_file)
+    raise typer.Exit(
+        submit_command(
+            config,
+            address,
+            priority=priority,
+            use_cache=not no_cache,
+            watch=watch,
+            as_json=json,
+        )
+    )
+
+
+@app.command("list")
+def list_sweeps(
+    *,
+    state: Annotated[str | None, typer.Option(help="only those that are e.g. running")] = None,
+    daemon: options.Daemon = None,
+    token_file: options.TokenFile = None,
+    json: options.AsJson = False,
+) -> None:
+    """List the sweeps of a tuning daemon, the latest first."""
+    from spica_async.cli.daemon_client import list_command  # noqa: PLC0415  # `--help` stays light
+    from spica_async.daemon_client import DaemonAddress  # noqa: PLC0415  # as above
+
+    list_command(DaemonAddress.read(daemon, token_file), state, as_json=json)
+
+
+@app.command()
+def show(
+    sweep: SweepId,
+    *,
+    daemon: options.Daemon = None,
+    token_file: options.TokenFile = None,
+    json: options.AsJson = False,
+) -> None:
+    """Show how far a sweep of a tuning daemon is, and its best deployments."""
+    from spica_async.cli.daemon_client import show_command  # noqa: PLC0415  # `--help` stays light
+    from spica_async.daemon_client import DaemonAddress  # noqa: PLC0415  # as above
+
+    show_command(sweep, DaemonAddress.read(daemon, token_file), as_json=json)
+
+
+@app.command()
+def watch(
+    sweep: SweepId,
+    *,
+    daemon: options.Daemon = None,
+    token_file: options.TokenFile = None,
+    json: options.AsJson = False,
+) -> None:
+    """Follow a sweep of a tuning daemon to its end; the exit code is that of `run`."""
+    from spica_async.cli.daemon_client import watch_command  # noqa: PLC0415  # `--help` stays light
+    from spica_async.daemon_client import DaemonAddress  # noqa: PLC0415  # as above
+
+    raise typer.Exit(watch_command(sweep, DaemonAddress.read(daemon, token_file), as_json=json))
+
+
+@app.command()
+def cancel(
+    sweep: SweepId,
+    *,
+    daemon: options.Daemon = None,
+    token_file: options.TokenFile = None,
+    json: options.AsJson = False,
+) -> None:
+    """End a sweep of a tuning daemon for good; what was found is kept."""
+    _order("cancel", sweep, daemon, token_file, as_json=json)
+
+
+@app.command()
+def pause(
+    sweep: SweepId,
+    *,
+    daemon: options.Daemon = None,
+    token_file: options.TokenFile = None,
+    json: options.AsJson = False,
+) -> None:
+    """Let a sweep of a tuning daemon rest until `resume --daemon`."""
+    _order("pause", sweep, daemon, token_file, as_json=json)
+
+
+def _order(
+    verb: Literal["cancel", "pause", "resume"],
+    sweep: str,
+    daemon: str | None,
+    token_file: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    from spica_async.cli.daemon_client import order_command  # noqa: PLC0415  # `--help` stays light
+    from spica_async.daemon_client import DaemonAddress  # noqa: PLC0415  # as above
+
+    order_command(verb, sweep, DaemonAddress.read(daemon, token_file), as_json=as_json)
 
 
 @app.command()
@@ -162,6 +359,35 @@ def synth(
     from spica_async.cli.trace import synth_command  # noqa: PLC0415  # `--help` stays light
 
     synth_command(path, seed=seed, requests=requests, duration_seconds=duration)
+
+
+@cache_app.command("stats")
+def cache_stats(*, journal: options.CacheJournal = None, json: options.AsJson = False) -> None:
+    """Show how much is kept, and how often it saved a replay."""
+    from spica_async.cli.cache import stats_command  # noqa: PLC0415  # `--help` stays light
+
+    stats_command(journal, as_json=json)
+
+
+@cache_app.command("prune")
+def cache_prune(
+    *,
+    older_than: Annotated[
+        float | None,
+        typer.Option(min=0, help="remove what was not used for so long", metavar="DAYS"),
+    ] = None,
+    max_entries: Annotated[
+        int | None, typer.Option(min=0, help="keep the latest used ones alone", metavar="N")
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="keep nothing")] = False,
+    journal: options.CacheJournal = None,
+) -> None:
+    """Remove what was not used for longest; it is measured again when it is asked for."""
+    from spica_async.cli.cache import prune_command  # noqa: PLC0415  # `--help` stays light
+
+    prune_command(
+        journal, older_than_days=older_than, max_entries=max_entries, everything=everything
+    )
 
 
 class TopologyAction(StrEnum):

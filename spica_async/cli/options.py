@@ -86,6 +86,15 @@ CacheJournal = Annotated[
         metavar="URL",
     ),
 ]
+NoCache = Annotated[
+    bool,
+    typer.Option(
+        "--no-cache",
+        envvar="SPICA_NO_CACHE",
+        help="measure again what was measured before; also by SPICA_NO_CACHE=1",
+        show_envvar=False,
+    ),
+]
 Output = Annotated[Path, typer.Option(help="folder for the sweep's own folder")]
 GraceSeconds = Annotated[
     float | None,

@@ -32,6 +32,8 @@ from spica_async.journal.opening import JournalOptions, config_of, opened
 from spica_async.local_worker import local_worker
 from spica_async.outcome import is_useful
 from spica_async.plan.types import SweepPlan
+from spica_async.result_cache import cache_place
+from spica_async.result_cache import opened as opened_cache
 from spica_async.results import ResultsFolder
 from spica_async.running import Means, run_job
 from spica_async.space.knobs import scales
@@ -55,6 +57,7 @@ class RunOptions:
         grace_seconds: how long an interrupted sweep waits for what runs.
         broker: none: everything happens in this process and its children.
         journal: where the sweep is kept for when it is resumed.
+        use_cache: whether what was measured before need not be measured again.
     """
 
     slots: int | None
@@ -62,6 +65,7 @@ class RunOptions:
     grace_seconds: float
     broker: BrokerOptions | None
     journal: JournalOptions
+    use_cache: bool
 
     def resume_command(self, sweep_id: str) -> str:
         """What to type to go on with a sweep of this run's; a journal's URL may hold a password."""
@@ -80,6 +84,7 @@ def read_run_options(
     grace_seconds: float | None,
     broker: BrokerOptions | None,
     journal: str | None,
+    use_cache: bool,
 ) -> RunOptions:
     """What a command was told, with what goes without saying.
 
@@ -89,7 +94,7 @@ def read_run_options(
     if grace_seconds is None:
         grace_seconds = DEFAULT_GRACE_SECONDS if broker else 0.0
     kept = JournalOptions.read(journal, output)
-    return RunOptions(slots, output, grace_seconds, broker, kept)
+    return RunOptions(slots, output, grace_seconds, broker, kept, use_cache)
 
 
 def run_sweep_command(path: Path, options: RunOptions, *, as_json: bool) -> int:
@@ -215,7 +220,15 @@ async def _run(job: Job, options: RunOptions, slots: int, display: Display) -> S
                 await stack.enter_async_context(local_worker(workers_bus, worker))
             interrupts.can_stop = True
 
-        means = Means(bus, options.broker, display, options.grace_seconds)
+        cache = await stack.enter_async_context(opened_cache(cache_place(options.journal.where)))
+        means = Means(
+            bus=bus,
+            broker=options.broker,
+            display=display,
+            grace_seconds=options.grace_seconds,
+            cache=cache,
+            use_cache=options.use_cache,
+        )
         return await run_job(job, means, interrupts.stop, before_search=before_search)
 
 

@@ -158,6 +158,8 @@ def _tally(result: SweepResult) -> Text:
     # Where the branches' own reasons do not say it.
     if result.status in ("converged", "time_limit") and result.reason not in ends:
         lines.insert(1, result.reason)
+    if tally.reused:
+        lines.append(f"{tally.reused} of these were measured before (--no-cache does it again)")
     if tally.resent_requests or tally.late_results:
         lines.append(
             "on the way to workers and back: "

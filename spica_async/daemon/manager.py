@@ -42,6 +42,7 @@ from spica_async.journal.opening import config_of, new_lease, new_sweep, take
 from spica_async.journal.owner import is_dead
 from spica_async.lifecycle import SweepLifecycle
 from spica_async.plan.types import SweepPlan
+from spica_async.result_cache import ResultCache
 from spica_async.results import ResultsFolder, new_sweep_id
 from spica_async.running import Means, run_job
 from spica_async.sweep import StoppedAs
@@ -93,12 +94,21 @@ class _Running:
 class SweepManager:
     """A `Control` over a journal and a bus; `run` does the work.
 
+    Args:
+        journal: has the sweeps.
+        bus: that workers listen to.
+        cache: of what was measured before.
+        settings: how sweeps are run.
+
     Attributes:
         on_news: called when there may be something new to tell others.
     """
 
-    def __init__(self, journal: Journal, bus: Bus, settings: ManagerSettings) -> None:
+    def __init__(
+        self, journal: Journal, bus: Bus, cache: ResultCache, settings: ManagerSettings
+    ) -> None:
         self._journal = journal
+        self._cache = cache
         self._bus = bus
         self._settings = settings
         self._turns = FairTurns(settings.slots)
@@ -386,6 +396,8 @@ class SweepManager:
                 broker=self._settings.broker,
                 display=running.watch,
                 grace_seconds=self._settings.grace_seconds,
+                cache=self._cache,
+                use_cache=row.use_cache,
                 share=share,
                 stopped_as=lambda: running.stopped_as,
             )

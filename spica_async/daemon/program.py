@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import structlog
 
@@ -28,6 +29,8 @@ from spica_async.interrupts import Interrupts
 from spica_async.journal import Journal
 from spica_async.journal.opening import JournalOptions, opened
 from spica_async.local_worker import local_worker
+from spica_async.result_cache import cache_place
+from spica_async.result_cache import opened as opened_cache
 from workers.program import WorkerOptions
 from workers.settings import ChildSettings
 from workers.supervisor import default_name
@@ -104,14 +107,14 @@ async def _run(options: DaemonOptions, interrupts: Interrupts, say: Say) -> None
         if options.slots:
             say(f"starting {options.slots} replay slots")
             await stack.enter_async_context(_worker(options, bus))
-        await _serve(options, journal, bus, interrupts, say)
+        place = cache_place(options.journal.where)
+        cache = await stack.enter_async_context(opened_cache(place))
+        manager = SweepManager(journal, bus, cache, _settings(options))
+        await _serve(options, manager, _helpers(options, manager, journal, bus), interrupts, say)
 
 
-async def _serve(
-    options: DaemonOptions, journal: Journal, bus: Bus, interrupts: Interrupts, say: Say
-) -> None:
-    stop = interrupts.stop
-    settings = ManagerSettings(
+def _settings(options: DaemonOptions) -> ManagerSettings:
+    return ManagerSettings(
         output=options.output.absolute(),
         parallel_sweeps=options.parallel_sweeps,
         max_queued=options.max_queued,
@@ -119,23 +122,36 @@ async def _serve(
         broker=options.broker,
         slots=max(1, options.slots),
     )
-    manager = SweepManager(journal, bus, settings)
+
+
+def _helpers(
+    options: DaemonOptions, manager: SweepManager, journal: Journal, bus: Bus
+) -> list[Callable[[], Coroutine[Any, Any, None]]]:
+    """What a broker makes possible: others are told of sweeps, and tell what to do."""
+    if options.broker is None:
+        return []
     outbox = Outbox(journal, bus, manager.runs)
+    manager.on_news = outbox.wake
+    commands = Commands(bus, manager, f"spica/daemon/{socket.gethostname()}")
+    return [outbox.run, commands.run]
+
+
+async def _serve(
+    options: DaemonOptions,
+    manager: SweepManager,
+    helpers: list[Callable[[], Coroutine[Any, Any, None]]],
+    interrupts: Interrupts,
+    say: Say,
+) -> None:
+    stop = interrupts.stop
     async with serve(make_app(manager, options.http), options.http, stop) as url:
         say(f"serving at {url}, with the journal {options.journal.name}")
         async with asyncio.TaskGroup() as group:
-            helpers = []
-            if options.broker is not None:
-                manager.on_news = outbox.wake
-                commands = Commands(bus, manager, f"spica/daemon/{socket.gethostname()}")
-                helpers = [
-                    group.create_task(outbox.run()),
-                    group.create_task(commands.run()),
-                ]
+            helping = [group.create_task(helper()) for helper in helpers]
             interrupts.can_stop = True
             await manager.run(stop)
             say("all sweeps are at rest")
-            for helper in helpers:
+            for helper in helping:
                 helper.cancel()
 
 

@@ -24,6 +24,7 @@ from spica_async.inputs import Inputs
 from spica_async.journal.sql import SqlJournal
 from spica_async.plan.build import plan_sweep
 from spica_async.plan.types import Progress, SweepPlan
+from spica_async.result_cache import NoCache
 
 BUDGET = 12
 PATIENCE_SECONDS = 60
@@ -84,17 +85,18 @@ async def daemon(
     *,
     bus: Bus | None = None,
     worker: FakeWorker | None = None,
+    workers_bus: Bus | None = None,
     **settings: Any,
 ) -> AsyncIterator[RunningDaemon]:
     """Run a daemon while the context is open; the end stops it in good order."""
     bus = bus or MemoryBus()
     await declare(bus, requests_queue(FINGERPRINT))
     worker = worker or FakeWorker(bus, measure=succeed_or_fail, slots=2)
-    worker.bus = bus
+    worker.bus = workers_bus or bus
     stop = asyncio.Event()
     made = replace(ManagerSettings(output=output, slots=2), **settings)
     async with SqlJournal.open(where) as journal, worker.running():
-        manager = SweepManager(journal, bus, made)
+        manager = SweepManager(journal, bus, NoCache(), made)
         async with asyncio.TaskGroup() as group:
             group.create_task(manager.run(stop))
             try:

@@ -36,12 +36,12 @@ async def resumed(driver: Driver, command: Command, *deaths: int) -> Found:
     answer = await driver.run(killed)
     assert answer.code == 0, f"killed at {deaths}: it could not be resumed"
     found = found_in(Path(command.root) / killed.sweep_id)
-    await _check_told(killed, found)
+    await check_told(killed, found)
     return found
 
 
-async def _check_told(command: Command, found: Found) -> None:
-    """Others are told of everything once, in order and without a gap."""
+async def check_told(command: Command, found: Found) -> int:
+    """Others are told of everything once, in order and without a gap; returns of how much."""
     async with SqlJournal.open(command.journal) as journal:
         events = [
             SWEEP_EVENT.validate_json(event.body)
@@ -60,6 +60,7 @@ async def _check_told(command: Command, found: Found) -> None:
     best = [data.candidate.score for data in told if isinstance(data, BestImproved)]
     assert best == sorted(set(best))
     assert best[-1] == found.ranking[0][1]
+    return len(events)
 
 
 async def check_each(

@@ -16,6 +16,7 @@ from typing import Any
 from support.killing.driver import Command
 
 TESTS = Path(__file__).parents[2]
+_LONGEST_ANSWER_BYTES = 64 * 2**20
 
 
 @dataclass
@@ -48,6 +49,7 @@ class Driver:
             *("-m", "support.killing.driver"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            limit=_LONGEST_ANSWER_BYTES,
             env=os.environ | {"PYTHONPATH": path},
             cwd=TESTS.parent,
         )

@@ -57,7 +57,9 @@ class Command:
         root: the folder of its folder.
         schedule: of the sweep.
         die_at: number of the step to die at, from 1; 0 for none.
+        die_after: seconds after which to die; 0 for never.
         stop_at: number of a result after which it is told to stop; 0 for none.
+        per_branch: candidates of each branch, of which there are two; none: the small sweep.
     """
 
     sweep_id: str
@@ -66,7 +68,9 @@ class Command:
     root: str
     schedule: str = "rounds"
     die_at: int = 0
+    die_after: float = 0.0
     stop_at: int = 0
+    per_branch: int | None = None
 
 
 def sweep_plan(schedule: str) -> SweepPlan:
@@ -92,6 +96,27 @@ def sweep_plan(schedule: str) -> SweepPlan:
     )
 
 
+def long_plan(per_branch: int) -> SweepPlan:
+    """Two branches of so many candidates each, all that there are of several times as many."""
+    return plan(
+        {
+            "gpu_budget": 64,
+            "deployment_mode": ["agg", "disagg"],
+            "agg_max_num_batched_tokens": [8192, 16384, 32768],
+            "agg_max_num_seqs": [256, 512, 1024],
+        },
+        goal={"target": "throughput"},
+        sweep={
+            "schedule": "continuous",
+            "max_rounds": per_branch,
+            "candidates_per_round": 1,
+            "parallel_evals": 8,
+            "random_seed": 3,
+            "optimizer": {"profile": "random"},
+        },
+    )
+
+
 class _ImpatientEvaluations(Evaluations):
     """Looks after its requests so often that a test need not wait for it."""
 
@@ -107,7 +132,11 @@ class _ImpatientEvaluations(Evaluations):
 async def _run(command: Command) -> None:
     sweep_module.Evaluations = _ImpatientEvaluations  # type: ignore[attr-defined]  # imported there
     lease = Lease(this_owner(), _LEASE_SECONDS)
-    root, found = Path(command.root), sweep_plan(command.schedule)
+    root = Path(command.root)
+    if command.per_branch is None:
+        found = sweep_plan(command.schedule)
+    else:
+        found = long_plan(command.per_branch)
     async with AsyncExitStack() as stack:
         journal = await stack.enter_async_context(SqlJournal.open(command.journal))
         past = PastRuns()
@@ -173,6 +202,9 @@ async def _bus(command: Command) -> AsyncIterator[Bus]:
 def _in_child(command: Command, report: int) -> int:
     steps = Steps(command.die_at)
     steps.watch_everything()
+    if command.die_after:
+        # Nobody handles this signal, so that it ends the process as SIGKILL does.
+        signal.setitimer(signal.ITIMER_REAL, command.die_after)
     try:
         asyncio.run(_run(command))
     except BaseException:  # noqa: BLE001  # whatever it is, the test has to see it
@@ -198,7 +230,7 @@ def _answer(command: Command) -> dict[str, Any]:
     _, status = os.waitpid(pid, 0)
     code = os.waitstatus_to_exitcode(status)
     return {
-        "killed": code == -signal.SIGKILL,
+        "killed": code in {-signal.SIGKILL, -signal.SIGALRM},
         "code": code,
         "steps": json.loads(told) if told else [],
     }

@@ -1,0 +1,251 @@
+"""`spica-async submit | list | show | watch | cancel | pause`: a daemon's sweeps from a shell."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import typer
+from pydantic import TypeAdapter
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from schemas.daemon import SweepDetail, SweepSubmission, SweepSummary
+from schemas.goal import OptimizationGoal, OptimizationTarget
+from schemas.lifecycle import (
+    BranchEnumerated,
+    CandidateMeasured,
+    SweepEvent,
+    SweepFailed,
+    SweepFinished,
+    SweepPaused,
+    SweepStarted,
+)
+from spica_async.cli import EXIT_FAULT, EXIT_INTERRUPTED
+from spica_async.cli.tables import candidates_table, print_view, tally_text
+from spica_async.config import load_config
+from spica_async.daemon_client import DaemonAddress, DaemonClient, Verb
+from spica_async.display import candidate_line
+from spica_async.outcome import is_useful
+from spica_async.results import config_document
+from spica_async.units import figure, seconds
+
+EXIT_NOTHING_FEASIBLE: Final = 3
+_EXIT_CODES: Final = {
+    "nothing_feasible": EXIT_NOTHING_FEASIBLE,
+    "failed": EXIT_FAULT,
+    "cancelled": EXIT_INTERRUPTED,
+    "interrupted": EXIT_INTERRUPTED,
+    "paused": EXIT_INTERRUPTED,
+}
+_SUMMARIES: Final[TypeAdapter[list[SweepSummary]]] = TypeAdapter(list[SweepSummary])
+
+
+def submit_command(
+    path: Path,
+    address: DaemonAddress,
+    *,
+    priority: int,
+    use_cache: bool,
+    watch: bool,
+    as_json: bool,
+) -> int:
+    """Hand over the sweep of one configuration file and return the exit code.
+
+    Args:
+        path: of the configuration; relative paths in it start at its folder, on this machine.
+        address: of the daemon.
+        priority: see `SweepSubmission`.
+        use_cache: likewise.
+        watch: follow the sweep to its end.
+        as_json: print a document in place of the id.
+
+    Raises:
+        InputError: something is wrong with the configuration.
+        SpicaError: the daemon does not answer, or takes no more.
+    """
+    submission = SweepSubmission(
+        config=config_document(load_config(path)), priority=priority, use_cache=use_cache
+    )
+    with DaemonClient(address) as client:
+        sweep = client.submit(submission)
+        if not watch:
+            typer.echo(sweep.model_dump_json(indent=2) if as_json else sweep.sweep_id)
+            return 0
+        typer.echo(sweep.sweep_id, err=as_json)
+        return _watch(client, sweep.sweep_id, as_json=as_json)
+
+
+def list_command(address: DaemonAddress, state: str | None, *, as_json: bool) -> None:
+    """Print all sweeps, or those in one state.
+
+    Raises:
+        InputError: there is no such state.
+        SpicaError: the daemon does not answer.
+    """
+    with DaemonClient(address) as client:
+        sweeps = client.sweeps(state)
+    if as_json:
+        typer.echo(_SUMMARIES.dump_json(sweeps, indent=2).decode())
+    elif sweeps:
+        print_view(_list_view(sweeps))
+    else:
+        typer.echo("no sweeps" if state is None else f"no sweep is {state}")
+
+
+def show_command(sweep_id: str, address: DaemonAddress, *, as_json: bool) -> None:
+    """Print one sweep: its branches, what became of its suggestions, and the ten best.
+
+    Raises:
+        InputError: there is no such sweep.
+        SpicaError: the daemon does not answer.
+    """
+    with DaemonClient(address) as client:
+        _print_sweep(client.sweep(sweep_id), as_json=as_json)
+
+
+def watch_command(sweep_id: str, address: DaemonAddress, *, as_json: bool) -> int:
+    """Print a line for each candidate until the sweep ends, then the sweep; return the exit code.
+
+    Raises:
+        InputError: there is no such sweep.
+        SpicaError: the daemon does not answer any more.
+    """
+    with DaemonClient(address) as client:
+        return _watch(client, sweep_id, as_json=as_json)
+
+
+def order_command(verb: Verb, sweep_id: str, address: DaemonAddress, *, as_json: bool) -> None:
+    """Cancel, pause or resume a sweep and print what it is now.
+
+    Raises:
+        InputError: there is no such sweep, or it is in no state for that.
+        SpicaError: the daemon does not answer.
+    """
+    with DaemonClient(address) as client:
+        sweep = client.order(verb, sweep_id)
+    typer.echo(sweep.model_dump_json(indent=2) if as_json else f"{sweep.sweep_id} is {sweep.state}")
+
+
+def _watch(client: DaemonClient, sweep_id: str, *, as_json: bool) -> int:
+    goal = _goal(client.sweep(sweep_id))
+    try:
+        for event in client.follow(sweep_id, lambda line: typer.echo(line, err=True)):
+            if (line := _line(event, goal)) is not None:
+                # Beside a document, lines are no result.
+                typer.echo(line, err=as_json)
+        detail = client.sweep(sweep_id)
+    except KeyboardInterrupt:
+        typer.echo(f"no longer watched; {sweep_id} goes on", err=True)
+        return EXIT_INTERRUPTED
+    _print_sweep(detail, as_json=as_json)
+    return _exit_code(detail, goal)
+
+
+def _exit_code(sweep: SweepDetail, goal: OptimizationGoal) -> int:
+    """As `run` ends."""
+    useful = any(is_useful(candidate.objectives, goal) for candidate in sweep.best)
+    if sweep.state == "time_limit" and not useful:
+        return EXIT_NOTHING_FEASIBLE
+    return _EXIT_CODES.get(sweep.state, 0)
+
+
+def _line(event: SweepEvent, goal: OptimizationGoal) -> str | None:
+    """What is said of an event; none: another event says it."""
+    line = None
+    match event.data:
+        case CandidateMeasured(candidate=record):
+            line = f"[{seconds(record.found_seconds)}] {candidate_line(record, goal)}"
+        case SweepStarted(run=run):
+            line = "started" if run == 1 else f"started again (run {run})"
+        case BranchEnumerated() as branch:
+            what = f"{figure(branch.configurations)} parallel configurations"
+            line = f"{branch.branch}: {what} for {', '.join(branch.backends)}"
+        case SweepFinished(result=result):
+            line = f"{result.status}: {result.reason}"
+        case SweepFailed(reason=reason):
+            line = f"failed: {reason}"
+        case SweepPaused(kind=kind, reason=reason):
+            line = f"{kind.removeprefix('sweep.')}: {reason}"
+    return line
+
+
+def _print_sweep(sweep: SweepDetail, *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(sweep.model_dump_json(indent=2))
+    else:
+        print_view(_sweep_view(sweep))
+
+
+def _goal(sweep: SweepDetail) -> OptimizationGoal:
+    document: Any = sweep.config["goal"]
+    return OptimizationGoal.model_validate(document)
+
+
+def _list_view(sweeps: Sequence[SweepSummary]) -> RenderableType:
+    table = Table()
+    for name in ("sweep", "state", "priority", "unique", "best", "target", "model", "hardware"):
+        table.add_column(name, justify="right" if name in ("priority", "best") else "left")
+    table.add_column("submitted")
+    for sweep in sweeps:
+        table.add_row(
+            sweep.sweep_id,
+            sweep.state,
+            str(sweep.priority),
+            f"{sweep.feasible}" if sweep.budget is None else f"{sweep.feasible}/{sweep.budget}",
+            _best(sweep),
+            sweep.target,
+            sweep.model,
+            sweep.hardware,
+            f"{sweep.submitted_at.astimezone():%Y-%m-%d %H:%M}",
+        )
+    return table
+
+
+def _best(sweep: SweepSummary) -> str:
+    """The best value, where a latency is a latency and not a negated score."""
+    if sweep.best_score is None:
+        return "-"
+    latency = sweep.target == OptimizationTarget.E2E_LATENCY.value
+    return figure(-sweep.best_score if latency else sweep.best_score)
+
+
+def _sweep_view(sweep: SweepDetail) -> RenderableType:
+    """What `show` shows."""
+    goal = _goal(sweep)
+    why = "" if sweep.reason is None else f": {sweep.reason}"
+    who = "" if sweep.runner is None else f", run by {sweep.runner}"
+    parts: list[RenderableType] = [
+        Text(f"{sweep.sweep_id} is {sweep.state}{why}"),
+        Text(f"{sweep.model} on {sweep.hardware} for {sweep.target}, priority {sweep.priority}"),
+    ]
+    if sweep.branches:
+        parts.append(_branches_table(sweep))
+    if sweep.best:
+        pareto = goal.target is OptimizationTarget.PARETO
+        title = "Pareto front" if pareto else f"best {len(sweep.best)} of {sweep.feasible}"
+        parts.append(candidates_table(title, sweep.best, goal))
+    parts += [
+        Text(tally_text(sweep.tally)),
+        Text(f"took {seconds(sweep.elapsed_seconds)} so far{who}"),
+        Text(f"results in {sweep.results_dir}"),
+    ]
+    return Group(*parts)
+
+
+def _branches_table(sweep: SweepDetail) -> Table:
+    table = Table()
+    for name in ("branch", "phase", "round", "unique", "suggestions", "in flight"):
+        table.add_column(name)
+    for branch in sweep.branches:
+        table.add_row(
+            branch.branch,
+            branch.phase,
+            str(branch.round),
+            f"{branch.found}/{branch.target}",
+            str(branch.attempts),
+            str(branch.in_flight),
+        )
+    return table

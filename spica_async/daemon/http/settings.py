@@ -1,0 +1,43 @@
+"""How a daemon is reached over HTTP, and what it puts up with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from prometheus_client import CollectorRegistry
+
+from spica_async.daemon.http.address import DEFAULT_HOST, DEFAULT_PORT
+from spica_async.daemon.http.tokens import Tokens
+
+MAX_PAGE: Final = 1000
+"""Candidates in one answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class HttpSettings:
+    """Settings of the application and of its server.
+
+    Attributes:
+        host: name or address to listen at; one that is not of the loopback needs a token.
+        port: 0 takes any that is free.
+        tokens: that are taken; none: everybody on this machine is let in.
+        body_bytes: the longest body of a request.
+        streams: event streams that may be open at a time.
+        heartbeat_seconds: how often a stream says that it lives.
+        stuck_seconds: how long a reader of a stream may take none of it.
+        retry_seconds: what is told to who was turned away for now.
+        shutdown_seconds: how long requests may take to end when the server does.
+        registry: where to count; none: one of the application's own.
+    """
+
+    host: str = DEFAULT_HOST
+    port: int = DEFAULT_PORT
+    tokens: Tokens = field(default_factory=Tokens)
+    body_bytes: int = 1024 * 1024
+    streams: int = 64
+    heartbeat_seconds: float = 15.0
+    stuck_seconds: float = 30.0
+    retry_seconds: int = 10
+    shutdown_seconds: int = 5
+    registry: CollectorRegistry | None = None

@@ -1,0 +1,146 @@
+"""Reads a submitted sweep, in JSON or YAML, and words its errors as `spica-async check` does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, Final
+
+from pydantic import ValidationError
+from starlette.requests import Request
+
+from schemas.config import SmartSearchConfig
+from schemas.daemon import SweepSubmission
+from spica_async.config import describe, parse_yaml
+from spica_async.daemon.http.problems import ProblemError
+from spica_async.errors import InputError
+
+JSON_TYPES: Final = frozenset({"application/json"})
+YAML_TYPES: Final = frozenset({"application/yaml", "text/yaml"})
+_MOST_NODES: Final = 100_000
+_READ_IN_VAIN: Final = 16
+"""How many times the longest body is taken and dropped, for its sender to read why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """A sound configuration, and how its sweep is to be run."""
+
+    config: SmartSearchConfig
+    priority: int
+    use_cache: bool
+
+
+async def read_submission(
+    request: Request, *, priority: int | None, use_cache: bool | None, body_bytes: int
+) -> Wish:
+    """Read the body of a request as its content type says.
+
+    Args:
+        request: whose body has not been read.
+        priority: what the URL says, which goes before what the body says; none: nothing.
+        use_cache: likewise.
+        body_bytes: the longest that is read.
+
+    Raises:
+        InputError: it is no sound submission; the message names the field or the line.
+        ProblemError: it is too long, or of a type that is not known.
+    """
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind not in JSON_TYPES | YAML_TYPES:
+        known = ", ".join(sorted(JSON_TYPES | YAML_TYPES))
+        raise ProblemError(
+            HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"Content-Type: one of {known}, not {kind!r}"
+        )
+    body = await _read(request, body_bytes)
+    # The longest that is allowed takes seconds to read, in which others are to be answered.
+    return await asyncio.to_thread(
+        _understand, body, yaml=kind in YAML_TYPES, priority=priority, use_cache=use_cache
+    )
+
+
+async def _read(request: Request, most: int) -> bytes:
+    """The body, whatever length it was announced with, or with none as one that comes in chunks."""
+    body = bytearray()
+    length = 0
+    async for chunk in request.stream():
+        length += len(chunk)
+        if length <= most:
+            body += chunk
+        elif length > most * _READ_IN_VAIN:
+            break
+    if length > most:
+        # Many a client reads no answer before it has sent all; for the rest of an endless one
+        # nobody waits.
+        raise ProblemError(
+            HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+            f"a request has at most {most:,} bytes",
+            {"Connection": "close"},
+        )
+    return bytes(body)
+
+
+def _understand(body: bytes, *, yaml: bool, priority: int | None, use_cache: bool | None) -> Wish:
+    try:
+        text = body.decode()
+    except UnicodeDecodeError as error:
+        raise InputError(f"not a UTF-8 text ({error.reason})") from None
+    submission = SweepSubmission(config={}) if yaml else _from_json(text)
+    config = config_from_document(parse_yaml(text) if yaml else submission.config)
+    return Wish(
+        config,
+        priority=submission.priority if priority is None else priority,
+        use_cache=submission.use_cache if use_cache is None else use_cache,
+    )
+
+
+def _from_json(text: str) -> SweepSubmission:
+    try:
+        return SweepSubmission.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        if first["type"] == "json_invalid":
+            # Its own input is the whole text.
+            raise InputError(f"not valid JSON: {first['ctx']['error']}") from None
+        raise InputError("\n".join(describe(error, SweepSubmission))) from None
+
+
+def config_from_document(document: Mapping[str, Any]) -> SmartSearchConfig:
+    """The configuration that a document is.
+
+    Raises:
+        InputError: it breaks a rule.
+    """
+    _refuse_too_many(document)
+    try:
+        config = SmartSearchConfig.model_validate(document)
+    except ValidationError as error:
+        raise InputError("\n".join(describe(error))) from None
+    trace = config.workload.trace_path
+    if trace is not None and not trace.is_absolute():
+        raise InputError(
+            f"workload.trace_path: {trace} is relative, and there is no file that it could be"
+            " relative to; give the absolute path on the daemon's machine"
+        )
+    return config
+
+
+def _refuse_too_many(document: Mapping[str, Any]) -> None:
+    """Stop at aliases within aliases, a few lines of YAML that would fill the memory.
+
+    Raises:
+        InputError: written out, the document has more values than any configuration needs.
+    """
+    waiting: list[Any] = [document]
+    seen = 0
+    while waiting:
+        value = waiting.pop()
+        seen += 1
+        if isinstance(value, Mapping):
+            waiting.extend(value.values())
+        elif isinstance(value, list):
+            waiting.extend(value)
+        if seen + len(waiting) > _MOST_NODES:
+            raise InputError(f"the configuration has more than {_MOST_NODES:,} values")

@@ -1,0 +1,290 @@
+"""Speaks to a daemon over HTTP, and words what goes wrong there as errors of ours."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any, Final, Literal, Self, TypeVar
+from urllib.parse import quote
+
+import httpx2 as httpx
+from pydantic import BaseModel, SecretStr, TypeAdapter, ValidationError
+from tenacity import (
+    RetryCallState,
+    Retrying,
+    retry_if_exception_type,
+    stop_after_attempt,
+    wait_exponential_jitter,
+)
+
+from schemas.daemon import Problem, SweepDetail, SweepSubmission, SweepSummary
+from schemas.lifecycle import SWEEP_EVENT, SweepEvent, SweepFailed, SweepPaused
+from spica_async.daemon.http.address import DEFAULT_URL, URL_VARIABLE, is_loopback
+from spica_async.daemon.http.tokens import TOKEN_VARIABLE, read_tokens
+from spica_async.errors import InputError, SpicaError
+
+Verb = Literal["cancel", "pause", "resume"]
+ModelT = TypeVar("ModelT", bound=BaseModel)
+
+_SUMMARIES: Final[TypeAdapter[list[SweepSummary]]] = TypeAdapter(list[SweepSummary])
+_TIMEOUT: Final = httpx.Timeout(30.0, connect=5.0)
+_STREAM_TIMEOUT: Final = httpx.Timeout(30.0, connect=5.0, read=60.0)
+"""A stream says several times in a minute that it lives."""
+_ATTEMPTS: Final = 16
+"""A minute, with the pauses between them."""
+_LONGEST_PAUSE_SECONDS: Final = 5.0
+_MOVING: Final = frozenset({"queued", "running"})
+_OVER: Final = frozenset({"failed", "cancelled", "interrupted"})
+"""A stream goes on after some of these, for when somebody resumes the sweep."""
+
+
+class DaemonSilentError(SpicaError):
+    """No daemon answers, or none that can work now: worth trying again."""
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonAddress:
+    """Where a daemon is, and what opens it.
+
+    Attributes:
+        url: without a slash at its end.
+        token: none: it is not asked for one.
+    """
+
+    url: str
+    token: SecretStr | None
+
+    @classmethod
+    def read(
+        cls, url: str | None, token_file: Path | None, environ: Mapping[str, str] = os.environ
+    ) -> Self:
+        """Read what a command was given, or else the variables or the default.
+
+        Raises:
+            InputError: naming the option or the variable to correct.
+        """
+        source = "--daemon" if url is not None else URL_VARIABLE
+        text = (url if url is not None else environ.get(URL_VARIABLE, "")).strip()
+        if not text:
+            if url is not None:
+                raise InputError("--daemon: a URL is needed, e.g. " + DEFAULT_URL)
+            text = DEFAULT_URL
+        try:
+            parts = httpx.URL(text)
+        except httpx.InvalidURL:
+            raise InputError(f"{source}: not a URL, such as {DEFAULT_URL}") from None
+        if parts.scheme not in ("http", "https") or not parts.host:
+            raise InputError(f"{source}: a URL with http:// or https://, such as {DEFAULT_URL}")
+        if parts.userinfo or parts.query or parts.fragment:
+            # Not quoted: there may be a password in it.
+            raise InputError(
+                f"{source}: host, port and path only; --token-file or {TOKEN_VARIABLE} has a token"
+            )
+        tokens = read_tokens(token_file, environ)
+        return cls(text.rstrip("/"), SecretStr(tokens[0]) if tokens else None)
+
+    def __str__(self) -> str:
+        return self.url
+
+
+class DaemonClient:
+    """One daemon, for a `with` statement.
+
+    Every method raises a `DaemonSilentError` where it does not answer, an `InputError` where it
+    refuses what it was asked, and a `SpicaError` where its answer is none of a daemon's.
+    """
+
+    def __init__(self, address: DaemonAddress) -> None:
+        self.address = address
+        headers = {}
+        if address.token is not None:
+            headers["Authorization"] = f"Bearer {address.token.get_secret_value()}"
+        self._http = httpx.Client(
+            headers=headers,
+            timeout=_TIMEOUT,
+            # A proxy does not know this machine by these names.
+            trust_env=not is_loopback(httpx.URL(address.url).host),
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._http.close()
+
+    def submit(self, submission: SweepSubmission) -> SweepSummary:
+        """Hand over a sweep."""
+        return self._model(
+            SweepSummary,
+            "POST",
+            "/v1/sweeps",
+            content=submission.model_dump_json(),
+            headers={"Content-Type": "application/json"},
+        )
+
+    def sweeps(self, state: str | None = None) -> list[SweepSummary]:
+        """All sweeps, or those in one state; the latest submitted first."""
+        params = {} if state is None else {"state": state}
+        answer = self._ask("GET", "/v1/sweeps", params=params)
+        with self._understanding():
+            return _SUMMARIES.validate_json(answer.content)
+
+    def sweep(self, sweep_id: str) -> SweepDetail:
+        """One sweep."""
+        return self._model(SweepDetail, "GET", _path(sweep_id))
+
+    def order(self, verb: Verb, sweep_id: str) -> SweepSummary:
+        """Cancel, pause or resume a sweep."""
+        return self._model(SweepSummary, "POST", f"{_path(sweep_id)}/{verb}")
+
+    def events(self, sweep_id: str, *, after: int = 0) -> Iterator[SweepEvent]:
+        """What happens to a sweep from an event on, over one connection, for as long as it lasts.
+
+        Args:
+            sweep_id: of the sweep.
+            after: number of the last event that is known.
+        """
+        url = f"{self.address.url}{_path(sweep_id)}/events"
+        headers = {"Last-Event-ID": str(after)} if after else {}
+        with (
+            self._reaching(),
+            self._http.stream("GET", url, headers=headers, timeout=_STREAM_TIMEOUT) as answer,
+        ):
+            if not answer.is_success:
+                answer.read()
+                self._refuse(answer)
+            for event in httpx.EventSource(answer, max_event_size=None):
+                with self._understanding():
+                    told = SWEEP_EVENT.validate_json(event.data)
+                yield told
+
+    def follow(self, sweep_id: str, on_trouble: Callable[[str], None]) -> Iterator[SweepEvent]:
+        """All that has happened and happens to a sweep, each once, until it ends.
+
+        To have failed or been interrupted is an end, too, unless it was resumed since; a pause is
+        none. A connection that is lost is made anew, for a minute.
+
+        Args:
+            sweep_id: of the sweep.
+            on_trouble: told when the daemon has stopped to answer.
+        """
+        following = _Following(self, sweep_id, on_trouble)
+        while (event := following.next()) is not None:
+            yield event
+
+    def _model(self, model: type[ModelT], method: str, path: str, **request: Any) -> ModelT:
+        answer = self._ask(method, path, **request)
+        with self._understanding():
+            return model.model_validate_json(answer.content)
+
+    def _ask(self, method: str, path: str, **request: Any) -> httpx.Response:
+        with self._reaching():
+            answer = self._http.request(method, f"{self.address.url}{path}", **request)
+        if not answer.is_success:
+            self._refuse(answer)
+        return answer
+
+    def _refuse(self, answer: httpx.Response) -> None:
+        """Raise what an answer that is none comes to."""
+        try:
+            detail = Problem.model_validate_json(answer.content).detail
+        except ValidationError:
+            raise SpicaError(
+                f"{self.address}: answered {answer.status_code}, not as a daemon does"
+            ) from None
+        match answer.status_code:
+            case HTTPStatus.UNAUTHORIZED:
+                raise InputError(
+                    f"{self.address}: {detail}; --token-file or {TOKEN_VARIABLE} has it"
+                )
+            case HTTPStatus.SERVICE_UNAVAILABLE:
+                raise DaemonSilentError(f"{self.address}: {detail}")
+            case status if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+                raise SpicaError(f"{self.address}: {detail}")
+        raise InputError(detail)
+
+    @contextmanager
+    def _reaching(self) -> Iterator[None]:
+        try:
+            yield
+        except httpx.TimeoutException:
+            raise DaemonSilentError(f"{self.address}: no daemon answers there in time") from None
+        except httpx.HTTPError as error:
+            reason = str(error).lower() or type(error).__name__
+            raise DaemonSilentError(f"{self.address}: no daemon answers there: {reason}") from None
+
+    @contextmanager
+    def _understanding(self) -> Iterator[None]:
+        try:
+            yield
+        except ValidationError as error:
+            where = ".".join(map(str, error.errors()[0]["loc"]))
+            raise SpicaError(
+                f"{self.address}: its answer is not understood ({where or 'not JSON'}); is it a"
+                " daemon of another version?"
+            ) from None
+
+
+class _Following:
+    """A stream of events that outlives its connections."""
+
+    def __init__(
+        self, client: DaemonClient, sweep_id: str, on_trouble: Callable[[str], None]
+    ) -> None:
+        self._client = client
+        self._sweep_id = sweep_id
+        self._on_trouble = on_trouble
+        self._last = 0
+        self._perhaps_over = False
+        self._events: Iterator[SweepEvent] | None = None
+        self._again = Retrying(
+            retry=retry_if_exception_type(DaemonSilentError),
+            wait=wait_exponential_jitter(multiplier=0.2, max=_LONGEST_PAUSE_SECONDS, jitter=0.2),
+            # Not by time: what is waited for may happen only after hours.
+            stop=stop_after_attempt(_ATTEMPTS),
+            before_sleep=self._tell,
+            reraise=True,
+        )
+
+    def next(self) -> SweepEvent | None:
+        """The next event; none: there are no more."""
+        return self._again(self._try_next)
+
+    def _try_next(self) -> SweepEvent | None:
+        if self._perhaps_over:
+            # An event may be of an earlier run; the state is written together with the last one.
+            if self._client.sweep(self._sweep_id).state in _OVER:
+                return None
+            self._perhaps_over = False
+        if self._events is None:
+            self._events = self._client.events(self._sweep_id, after=self._last)
+        try:
+            for event in self._events:
+                if event.sequence > self._last:
+                    self._last = event.sequence
+                    self._perhaps_over = isinstance(event.data, SweepFailed | SweepPaused)
+                    return event
+        except SpicaError:
+            self._events = None
+            raise
+        self._events = None
+        if self._client.sweep(self._sweep_id).state in _MOVING:
+            # The daemon has ended the stream, not the sweep.
+            raise DaemonSilentError(f"{self._client.address}: it tells no more of the sweep")
+        return None
+
+    def _tell(self, state: RetryCallState) -> None:
+        # Only once for each time that it is lost.
+        if state.attempt_number == 1 and state.outcome is not None:
+            self._on_trouble(f"{state.outcome.exception()}; trying again")
+
+
+def _path(sweep_id: str) -> str:
+    if "/" in sweep_id or sweep_id in ("", ".", ".."):
+        # It would lead to something else than a sweep.
+        raise InputError(f"there is no sweep {sweep_id!r}")
+    return f"/v1/sweeps/{quote(sweep_id, safe='')}"

@@ -1,0 +1,53 @@
+"""Caches of older versions, and of none."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy import Connection, inspect
+from support.cached_results import kept, put
+
+from spica_async.journal.tables import version_of
+from spica_async.result_cache import sql as sql_module
+from spica_async.result_cache.sql import SqlResultCache
+from spica_async.result_cache.tables import STEPS, metadata, version_table
+
+NEWER = (*STEPS, ("ALTER TABLE result_cache_entries ADD COLUMN colour TEXT",))
+"""What a later version might make of today's."""
+
+
+def look_at(connection: Connection) -> dict[str, list[tuple[str, bool, bool]]]:
+    """Name, whether it may be null and whether it is in the key, for each column of each table."""
+    inspector = inspect(connection)
+    return {
+        name: [
+            (
+                column["name"],
+                column["nullable"],
+                column["name"] in inspector.get_pk_constraint(name)["constrained_columns"],
+            )
+            for column in inspector.get_columns(name)
+        ]
+        for name in inspector.get_table_names()
+    }
+
+
+async def test_the_steps_lead_to_the_tables_that_the_program_uses(cache: SqlResultCache) -> None:
+    async with cache._database.writing.connect() as connection:
+        assert await connection.run_sync(look_at) == {
+            name: [(column.name, column.nullable, column.primary_key) for column in table.columns]
+            for name, table in metadata.tables.items()
+        }
+
+
+async def test_an_older_one_is_brought_up_to_date_with_nothing_lost(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with SqlResultCache.open(url) as cache:
+        await put(cache, "k")
+    monkeypatch.setattr(sql_module, "STEPS", NEWER)
+    for _ in range(2):
+        async with SqlResultCache.open(url) as cache:
+            assert await kept(cache, "k") == 1.0
+            async with cache._database.writing.connect() as connection:
+                version = await connection.run_sync(version_of, version_table)
+                assert version == len(NEWER)

@@ -1,0 +1,290 @@
+"""What a daemon tells and is told over a broker."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from uuid import uuid4
+
+import aio_pika
+import pytest
+from support.broker import BrokerNode, VirtualHost
+from support.daemons import BUDGET, daemon, make_quick, small_config
+from support.searching import FakeWorker, succeed_or_fail
+
+from schemas.daemon import (
+    SWEEP_COMMAND,
+    SweepCommand,
+    SweepCommandAnswer,
+    SweepCommandAnswered,
+    SweepCommanded,
+    SweepSubmission,
+)
+from schemas.lifecycle import SWEEP_EVENT, BestImproved, SweepEvent, SweepFinished
+from spica_async.bus.address import BrokerAddress
+from spica_async.bus.memory import MemoryBus
+from spica_async.bus.port import Bus, BusUnavailableError, Message, QueueSpec
+from spica_async.bus.rabbitmq import RabbitBus
+from spica_async.bus.topology import COMMANDS_QUEUE, DEAD_QUEUE
+from spica_async.daemon.commands import Commands
+from spica_async.daemon.outbox import Outbox
+from spica_async.journal.sql import SqlJournal
+from spica_async.results import config_document
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "deploy_on_best.py"
+ANSWERS = QueueSpec("answers")
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    make_quick(monkeypatch)
+
+
+@pytest.fixture
+def where(tmp_path: Path) -> Path:
+    return tmp_path / "journal.sqlite3"
+
+
+@asynccontextmanager
+async def bus_at(url: str, name: str, *, patience_seconds: float = 60) -> AsyncIterator[RabbitBus]:
+    async with RabbitBus.open(
+        BrokerAddress.from_options(url),
+        name=f"spica-{name}",
+        private_queues=f"spica.{name}",
+        patience_seconds=patience_seconds,
+    ) as bus:
+        yield bus
+
+
+@asynccontextmanager
+async def subscribed(url: str) -> AsyncIterator[aio_pika.abc.AbstractQueue]:
+    """A durable queue of all that is told of sweeps."""
+    async with await aio_pika.connect(url) as connection:
+        channel = await connection.channel()
+        exchange = await channel.declare_exchange("spica.events", "topic", durable=True)
+        queue = await channel.declare_queue("all", durable=True)
+        for kind in ("sweep.#", "branch.#", "candidate.#", "best.#", "front.#"):
+            await queue.bind(exchange, kind)
+        yield queue
+
+
+async def read(queue: aio_pika.abc.AbstractQueue) -> list[SweepEvent]:
+    """What is in the queue, up to the end of a sweep; its topic is the kind."""
+    events: list[SweepEvent] = []
+    async with asyncio.timeout(30):
+        while not events or not isinstance(events[-1].data, SweepFinished):
+            message = await queue.get(no_ack=True, fail=False)
+            if message is None:
+                await asyncio.sleep(0.02)
+                continue
+            events.append(SWEEP_EVENT.validate_json(message.body))
+            assert message.routing_key == events[-1].data.kind
+            assert message.type == events[-1].type
+    return events
+
+
+def assert_whole(events: list[SweepEvent]) -> None:
+    """Each at least once, and in order: one that comes again comes with all behind it."""
+    last = 0
+    for event in events:
+        assert event.sequence <= last + 1, "a gap"
+        last = event.sequence
+    assert max(event.sequence for event in events) == last
+
+
+async def test_events_reach_subscribers_though_connections_break(
+    where: Path, tmp_path: Path, broker_vhost: VirtualHost
+) -> None:
+    node, url = broker_vhost.node, broker_vhost.url
+    async with subscribed(url) as queue, bus_at(url, "daemon") as bus, bus_at(url, "worker") as own:
+        gate = asyncio.Semaphore(0)
+        worker = FakeWorker(own, measure=succeed_or_fail, slots=2, gate=gate)
+        async with daemon(where, tmp_path, bus=bus, worker=worker, workers_bus=own) as run:
+            outbox = Outbox(run.manager._journal, bus, run.manager.runs)
+            run.manager.on_news = outbox.wake
+            publishing = asyncio.ensure_future(outbox.run())
+            sweep_id = await run.submit()
+            for _ in range(4):
+                for _ in range(5):
+                    gate.release()
+                await asyncio.sleep(0.3)
+                node.close_connections("spica-daemon")
+            for _ in range(1000):
+                gate.release()
+            detail = await run.until(sweep_id, "completed")
+            events = await read(queue)
+            publishing.cancel()
+            await asyncio.wait({publishing})
+    assert detail.tally.feasible == BUDGET
+    assert_whole(events)
+    assert events[0].data.kind == "sweep.submitted"
+
+
+async def test_events_wait_for_a_broker_that_is_away(
+    where: Path, tmp_path: Path, broker: BrokerNode
+) -> None:
+    broker.recover()
+    async with daemon(where, tmp_path) as run:
+        ids = [await run.submit() for _ in range(2)]
+        for sweep_id in ids:
+            await run.until(sweep_id, "completed")
+    broker.add_vhost("outbox")
+    url = broker.url(vhost="outbox")
+    try:
+        async with (
+            SqlJournal.open(where) as journal,
+            bus_at(url, "daemon", patience_seconds=1) as bus,
+        ):
+            outbox = Outbox(journal, bus)
+            async with subscribed(url):
+                pass
+            broker.stop()
+            with pytest.raises(BusUnavailableError):
+                await outbox.publish_all()
+            assert await journal.unpublished() == ids
+            broker.start()
+            async with subscribed(url) as queue:
+                async with asyncio.timeout(60):
+                    while await journal.unpublished():
+                        with suppress(BusUnavailableError):
+                            await outbox.publish_all()
+                for sweep_id in ids:
+                    events = await read(queue)
+                    assert_whole(events)
+                    assert {event.subject for event in events} == {sweep_id}
+                await outbox.publish_all()
+                assert await queue.get(no_ack=True, fail=False) is None
+    finally:
+        broker.delete_vhost("outbox")
+
+
+async def test_the_example_deploys_each_improvement_once(
+    where: Path, tmp_path: Path, broker_vhost: VirtualHost
+) -> None:
+    async with daemon(where, tmp_path) as run:
+        sweep_id = await run.submit()
+        await run.until(sweep_id, "completed")
+        told = [event async for event in run.manager.events(sweep_id)]
+    best = [event.data.candidate for event in told if isinstance(event.data, BestImproved)]
+    assert len(best) > 1
+    example = subprocess.Popen(  # noqa: ASYNC220  # it starts in no time
+        [sys.executable, EXAMPLE, broker_vhost.url], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        async with (
+            SqlJournal.open(where) as journal,
+            bus_at(broker_vhost.url, "daemon") as bus,
+        ):
+            await asyncio.to_thread(_wait_for_queue, broker_vhost)
+            await Outbox(journal, bus).publish_all()
+            # As after a crash between the telling and the note of it.
+            for event in told:
+                body = event.model_dump_json().encode()
+                message = Message(body, event.id, event.type)
+                await bus.publish_event(event.data.kind, message, confirmed=True)
+        assert example.stdout is not None
+        lines = [await asyncio.to_thread(example.stdout.readline) for _ in best]
+        await asyncio.sleep(0.5)
+    finally:
+        example.kill()
+        rest, _ = example.communicate()
+    assert rest == ""
+    for line, candidate in zip(lines, best, strict=True):
+        assert line.startswith(f"{sweep_id}: deploying {candidate.candidate_id}, score ")
+        assert json.loads(line.partition(": {")[2].join(["{", ""])) == candidate.config
+
+
+def _wait_for_queue(vhost: VirtualHost) -> None:
+    import time
+
+    deadline = time.monotonic() + 30
+    while "deploy-on-best" not in vhost.node.ctl("list_bindings", "--vhost", vhost.name):
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+
+class Client:
+    """Sends commands and reads the answers."""
+
+    def __init__(self, bus: Bus) -> None:
+        self.bus = bus
+
+    async def ask(self, command: SweepCommand, *, id_: str | None = None) -> SweepCommandAnswer:
+        envelope = SweepCommanded(id=id_ or uuid4().hex, source="test", data=command)
+        await self.send(envelope.model_dump_json().encode(), envelope.id)
+        async with (
+            asyncio.timeout(30),
+            self.bus.consume(ANSWERS.name, prefetch=1) as answers,
+        ):
+            delivery = await anext(answers)
+            await delivery.ack()
+        answer = SweepCommandAnswered.model_validate_json(delivery.message.body).data
+        assert answer.command == envelope.id
+        return answer
+
+    async def send(self, body: bytes, id_: str, type_: str = SWEEP_COMMAND) -> None:
+        message = Message(body, id_, type_, reply_to=ANSWERS.name)
+        await self.bus.publish(COMMANDS_QUEUE.name, message)
+
+
+@pytest.fixture(params=["memory", "rabbitmq"])
+async def bus(request: pytest.FixtureRequest) -> AsyncIterator[Bus]:
+    if request.param == "memory":
+        yield MemoryBus()
+        return
+    vhost: VirtualHost = request.getfixturevalue("broker_vhost")
+    async with bus_at(vhost.url, "daemon") as opened:
+        yield opened
+
+
+async def test_commands_are_obeyed_and_answered(where: Path, tmp_path: Path, bus: Bus) -> None:
+    async with daemon(where, tmp_path, bus=bus) as run, asyncio.TaskGroup() as group:
+        await bus.declare_queue(DEAD_QUEUE)
+        await bus.declare_queue(COMMANDS_QUEUE)
+        await bus.declare_queue(ANSWERS)
+        obeying = group.create_task(Commands(bus, run.manager, "spica/daemon/test").run())
+        client = Client(bus)
+        submission = SweepSubmission(config=config_document(small_config()), use_cache=False)
+        submit = SweepCommand(action="submit", submission=submission)
+
+        first = await client.ask(submit, id_="one")
+        again = await client.ask(submit, id_="one")
+        assert first.sweep is not None
+        assert again.sweep is not None
+        sweep_id = first.sweep.sweep_id
+        assert again.sweep.sweep_id == sweep_id
+        await run.until(sweep_id, "completed")
+
+        late = await client.ask(SweepCommand(action="pause", sweep_id=sweep_id))
+        assert late.problem is not None
+        assert (late.problem.status, late.sweep) == (409, None)
+        unknown = await client.ask(SweepCommand(action="cancel", sweep_id="x"))
+        assert unknown.problem is not None
+        assert unknown.problem.status == 404
+        wrong = SweepSubmission(config={**submission.config, "goal": {"target": "speed"}})
+        refused = await client.ask(SweepCommand(action="submit", submission=wrong))
+        assert refused.problem is not None
+        assert refused.problem.status == 422
+        assert refused.problem.detail.startswith("goal.target: ")
+        for bare in ("submit", "resume"):
+            answer = await client.ask(SweepCommand.model_validate({"action": bare}))
+            assert answer.problem is not None
+            assert answer.problem.detail.endswith(": required")
+        assert len(await run.manager.sweeps()) == 1
+
+        await client.send(b"{}", "two")
+        await client.send(b"{}", "three", "something.else")
+        async with asyncio.timeout(30), bus.consume(DEAD_QUEUE.name, prefetch=2) as dead:
+            died = set()
+            async for delivery in dead:
+                died.add(delivery.message.message_id)
+                await delivery.ack()
+                if len(died) == 2:
+                    break
+        assert died == {"two", "three"}
+        obeying.cancel()

@@ -1,0 +1,260 @@
+"""A daemon that runs nothing: sweeps are what tests put in, and events what tests tell."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+from schemas.config import SmartSearchConfig
+from schemas.daemon import CandidatePage, SweepDetail, SweepState, SweepSummary
+from schemas.lifecycle import (
+    CandidateMeasured,
+    Lifecycle,
+    SweepEvent,
+    SweepFailed,
+    SweepFinished,
+    SweepPaused,
+    SweepSubmitted,
+)
+from schemas.messages import Sample
+from schemas.results import CandidateRecord, CandidateTimings, RankedCandidate
+from spica_async.daemon.port import QueueFullError, UnknownSweepError, WrongStateError
+from spica_async.results import config_document
+
+FINAL = frozenset({"cancelled", "completed", "nothing_feasible", "time_limit"})
+_FIRST = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+
+@dataclass
+class FakeSweep:
+    """One sweep: what is told of it, and what has happened to it."""
+
+    detail: SweepDetail
+    use_cache: bool = True
+    records: list[CandidateRecord] = field(default_factory=list)
+    events: list[SweepEvent] = field(default_factory=list)
+
+
+class FakeControl:
+    """A `Control` whose sweeps move when tests say so.
+
+    Attributes:
+        room: sweeps that it takes before its queue is full.
+        refusal: raised by every verb but `events`, where there is one.
+        listeners: that follow events now.
+        asked_after: the number that each of them has asked to go on from.
+    """
+
+    def __init__(self) -> None:
+        self.known: dict[str, FakeSweep] = {}
+        self.room = 100
+        self.refusal: Exception | None = None
+        self.told_troubles: list[str] = []
+        self.listeners = 0
+        self.asked_after: list[int] = []
+        self._changed = asyncio.Condition()
+        self._all: list[SweepEvent] = []
+
+    async def submit(
+        self,
+        config: SmartSearchConfig,
+        *,
+        priority: int,
+        use_cache: bool,
+        token: str | None = None,
+    ) -> SweepSummary:
+        self._refuse()
+        if len(self.known) >= self.room:
+            raise QueueFullError(f"{self.room} sweeps wait, which is as many as may")
+        number = len(self.known) + 1
+        detail = SweepDetail(
+            sweep_id=f"sweep-{number}",
+            state="queued",
+            priority=priority,
+            submitted_at=_FIRST + timedelta(minutes=number),
+            model=config.search_space.model_name,
+            hardware=config.search_space.hardware_sku,
+            target=config.goal.target.value,
+            config=config_document(config),
+            results_dir=f"results/sweep-{number}",
+        )
+        self.known[detail.sweep_id] = FakeSweep(detail, use_cache)
+        submitted = SweepSubmitted(
+            model=detail.model, hardware=detail.hardware, target=detail.target, priority=priority
+        )
+        await self.tell(detail.sweep_id, submitted)
+        return _summary(detail)
+
+    async def sweeps(self) -> Sequence[SweepSummary]:
+        self._refuse()
+        return [_summary(sweep.detail) for sweep in reversed(self.known.values())]
+
+    async def sweep(self, sweep_id: str) -> SweepDetail:
+        self._refuse()
+        return self._find(sweep_id).detail
+
+    async def candidates(self, sweep_id: str, *, offset: int, limit: int) -> CandidatePage:
+        self._refuse()
+        records = self._find(sweep_id).records
+        return CandidatePage(
+            total=len(records), offset=offset, candidates=records[offset : offset + limit]
+        )
+
+    async def cancel(self, sweep_id: str) -> SweepSummary:
+        return await self._stop(sweep_id, "cancelled")
+
+    async def pause(self, sweep_id: str) -> SweepSummary:
+        return await self._stop(sweep_id, "paused")
+
+    async def resume(self, sweep_id: str) -> SweepSummary:
+        self._refuse()
+        if self._find(sweep_id).detail.state not in ("paused", "failed", "interrupted"):
+            raise WrongStateError(f"{sweep_id} is not at rest")
+        return self.change(sweep_id, state="queued")
+
+    async def events(self, sweep_id: str | None, *, after: int = 0) -> AsyncIterator[SweepEvent]:
+        self.asked_after.append(after)
+        self.listeners += 1
+        try:
+            told = self._all if sweep_id is None else self._find(sweep_id).events
+            place = len(told) if sweep_id is None else after
+            while True:
+                async with self._changed:
+                    while len(told) <= place and not self._over(sweep_id):
+                        await self._changed.wait()
+                if place >= len(told):
+                    return
+                place += 1
+                yield told[place - 1]
+        finally:
+            self.listeners -= 1
+
+    async def troubles(self) -> Sequence[str]:
+        return self.told_troubles
+
+    async def tell(
+        self, sweep_id: str, *happenings: Lifecycle, state: SweepState | None = None
+    ) -> None:
+        """Let things happen to a sweep; its state follows, unless it is told."""
+        sweep = self._find(sweep_id)
+        for data in happenings:
+            event = SweepEvent.of(sweep_id, len(sweep.events) + 1, data)
+            sweep.events.append(event)
+            self._all.append(event)
+            match data:
+                case CandidateMeasured():
+                    sweep.records.append(data.candidate)
+                case SweepFinished():
+                    self.change(sweep_id, state=data.result.status, reason=data.result.reason)
+                case SweepFailed():
+                    self.change(sweep_id, state="failed", reason=data.reason)
+                case SweepPaused():
+                    stopped = data.kind.removeprefix("sweep.")
+                    self.change(sweep_id, state=stopped, reason=data.reason)
+        if state is not None:
+            self.change(sweep_id, state=state)
+        async with self._changed:
+            self._changed.notify_all()
+
+    def change(self, sweep_id: str, **changes: object) -> SweepSummary:
+        """Have something else told of a sweep."""
+        sweep = self._find(sweep_id)
+        sweep.detail = sweep.detail.model_copy(update=changes)
+        return _summary(sweep.detail)
+
+    async def listened(self, count: int = 1) -> None:
+        """Return as soon as so many listen to events."""
+        while self.listeners != count:  # noqa: ASYNC110  # they come over a socket
+            await asyncio.sleep(0.01)
+
+    async def _stop(self, sweep_id: str, state: SweepState) -> SweepSummary:
+        self._refuse()
+        if self._over(sweep_id):
+            raise WrongStateError(f"{sweep_id} has ended: {self._find(sweep_id).detail.state}")
+        kind = "sweep.cancelled" if state == "cancelled" else "sweep.paused"
+        await self.tell(sweep_id, SweepPaused(kind=kind, reason="asked for"))
+        return _summary(self._find(sweep_id).detail)
+
+    def _over(self, sweep_id: str | None) -> bool:
+        return sweep_id is not None and self._find(sweep_id).detail.state in FINAL
+
+    def _find(self, sweep_id: str) -> FakeSweep:
+        if sweep_id not in self.known:
+            raise UnknownSweepError(f"there is no sweep {sweep_id}")
+        return self.known[sweep_id]
+
+    def _refuse(self) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+
+
+def _summary(detail: SweepDetail) -> SweepSummary:
+    return SweepSummary.model_validate(detail.model_dump())
+
+
+def sample(replicas: int = 1) -> Sample:
+    """A deployment on two GPUs for each replica."""
+    return {
+        "deployment_mode": "agg",
+        "backend": "vllm",
+        "replicas": replicas,
+        "tp": 2,
+        "pp": 1,
+        "attention_dp": 1,
+        "moe_tp": 1,
+        "moe_ep": 1,
+        "strategy": "tp",
+        "used_gpus": 2 * replicas,
+        "router_mode": "round_robin",
+        "planner_scaling_policy": "disabled",
+        "max_num_seqs": 256,
+    }
+
+
+def record(number: int = 0, *, feasible: bool = True) -> CandidateRecord:
+    """A candidate with 100 tok/s for each that came before it, or one that failed."""
+    return CandidateRecord(
+        candidate_id=f"candidate-{number}",
+        branch="agg",
+        round=1,
+        number=number,
+        outcome="feasible" if feasible else "failed",
+        cause=None if feasible else "build_error",
+        detail=None if feasible else "it broke",
+        score=100.0 * number if feasible else None,
+        objectives={"throughput": 100.0 * number} if feasible else None,
+        used_gpus=2,
+        config=sample(),
+        metrics=dict.fromkeys(METRICS, 1.5) if feasible else None,
+        source="optimizer",
+        worker="a",
+        timings=CandidateTimings(waited=0.1, build=0.2, replay=0.3, wall=0.6),
+        found_seconds=1.0 + number,
+    )
+
+
+def ranked(number: int) -> RankedCandidate:
+    """The same candidate in a ranking."""
+    found = record(number)
+    assert found.objectives is not None
+    assert found.metrics is not None
+    return RankedCandidate(
+        candidate_id=found.candidate_id,
+        score=found.objectives["throughput"],
+        objectives=found.objectives,
+        used_gpus=found.used_gpus,
+        config=found.config,
+        metrics=found.metrics,
+    )
+
+
+METRICS = (
+    "mean_ttft_ms",
+    "mean_itl_ms",
+    "mean_e2e_latency_ms",
+    "output_throughput_tok_s",
+    "gpu_hours",
+    "duration_ms",
+)

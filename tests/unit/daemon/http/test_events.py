@@ -1,0 +1,174 @@
+"""Event streams over a real socket: their order, their place to go on from, and their ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import httpx2 as httpx
+import pytest
+from support.daemon_http import OPEN, running
+from support.fake_control import FakeControl, record
+from support.results import RESULT
+
+from schemas.lifecycle import (
+    SWEEP_EVENT,
+    CandidateMeasured,
+    SweepEvent,
+    SweepFinished,
+    SweepStarted,
+)
+from spica_async.errors import SpicaError
+
+pytestmark = pytest.mark.timeout(30)
+
+
+async def heard(
+    url: str, *, params: dict[str, int] | None = None, headers: dict[str, str] | None = None
+) -> list[httpx.ServerSentEvent]:
+    """All events of a stream, up to its end."""
+    async with (
+        httpx.AsyncClient() as client,
+        client.sse(url, params=params, headers=headers) as source,
+    ):
+        return [event async for event in source]
+
+
+async def finish(control: FakeControl, sweep_id: str) -> None:
+    """A sweep of one candidate, to its end; with its submission that makes four events."""
+    await control.tell(
+        sweep_id,
+        SweepStarted(run=1),
+        CandidateMeasured(candidate=record(2)),
+        SweepFinished(result=RESULT),
+    )
+
+
+async def test_a_sweep_is_told_from_its_first_event_to_its_end(
+    control: FakeControl, sweep_id: str
+) -> None:
+    async with running(control) as url:
+        hearing = asyncio.create_task(heard(f"{url}/v1/sweeps/{sweep_id}/events"))
+        await control.listened()
+        await finish(control, sweep_id)
+        events = await hearing
+
+    told = control.known[sweep_id].events
+    assert [event.event for event in events] == [
+        "sweep.submitted",
+        "sweep.started",
+        "candidate.measured",
+        "sweep.finished",
+    ]
+    assert [event.id for event in events] == ["1", "2", "3", "4"]
+    assert [SWEEP_EVENT.validate_json(event.data) for event in events] == told
+
+
+@pytest.mark.parametrize(
+    ("params", "headers"),
+    [
+        ({"after": 2}, {}),
+        ({}, {"Last-Event-ID": "2"}),
+        ({"after": 1}, {"Last-Event-ID": "2"}),
+    ],
+)
+async def test_a_stream_goes_on_from_what_is_known(
+    control: FakeControl, sweep_id: str, params: dict[str, int], headers: dict[str, str]
+) -> None:
+    await finish(control, sweep_id)
+    async with running(control) as url:
+        events = await heard(f"{url}/v1/sweeps/{sweep_id}/events", params=params, headers=headers)
+
+    assert [event.id for event in events] == ["3", "4"]
+
+
+async def test_what_is_no_number_is_refused(control: FakeControl, sweep_id: str) -> None:
+    async with running(control) as url, httpx.AsyncClient() as client:
+        answer = await client.get(
+            f"{url}/v1/sweeps/{sweep_id}/events", headers={"Last-Event-ID": "x"}
+        )
+
+    assert answer.status_code == 422
+    assert answer.json()["detail"].startswith("Last-Event-ID: ")
+
+
+async def test_all_sweeps_are_told_from_now_on_without_a_place_to_go_on_from(
+    control: FakeControl, sweep_id: str
+) -> None:
+    async with (
+        running(control) as url,
+        httpx.AsyncClient() as client,
+        client.sse(f"{url}/v1/events") as source,
+    ):
+        await control.listened()
+        await control.tell(sweep_id, SweepStarted(run=1))
+        event = await anext(aiter(source))
+
+    assert event.event == "sweep.started"
+    assert event.id == ""
+
+
+async def test_silence_is_filled_with_comments(control: FakeControl, sweep_id: str) -> None:
+    settings = replace(OPEN, heartbeat_seconds=0.05)
+    async with (
+        running(control, settings) as url,
+        httpx.AsyncClient() as client,
+        client.stream("GET", f"{url}/v1/events") as answer,
+    ):
+        lines = answer.aiter_lines()
+        comments = [line for line in [await anext(lines) for _ in range(6)] if line]
+
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    assert comments == [": alive"] * 3
+
+
+async def test_only_so_many_listen_at_a_time_and_who_leaves_makes_room(
+    control: FakeControl, sweep_id: str
+) -> None:
+    async with (
+        running(control, replace(OPEN, streams=1)) as url,
+        httpx.AsyncClient() as client,
+    ):
+        async with client.stream("GET", f"{url}/v1/events"):
+            await control.listened()
+            refused = await client.get(f"{url}/v1/sweeps/{sweep_id}/events")
+            gauge = (await client.get(f"{url}/metrics")).text
+        await control.listened(0)
+        async with client.stream("GET", f"{url}/v1/events") as allowed:
+            assert allowed.status_code == 200
+
+    assert refused.status_code == 503
+    assert refused.headers["content-type"] == "application/problem+json"
+    assert refused.headers["retry-after"]
+    assert "spica_http_event_streams 1.0" in gauge.splitlines()
+
+
+async def test_a_reader_who_takes_nothing_is_left(control: FakeControl, sweep_id: str) -> None:
+    large = CandidateMeasured(candidate=record().model_copy(update={"detail": "x" * 1_000_000}))
+    settings = replace(OPEN, stuck_seconds=0.2)
+    async with running(control, settings) as url:
+        port = httpx.URL(url).port
+        _, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
+        path = f"/v1/sweeps/{sweep_id}/events"
+        writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        await control.listened()
+        # More than the buffers of both sides hold.
+        await control.tell(sweep_id, *[large] * 20)
+        await control.listened(0)
+        writer.close()
+
+
+async def test_a_stream_whose_source_fails_ends(
+    control: FakeControl, sweep_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails(_: str, **__: object) -> AsyncIterator[SweepEvent]:
+        for event in control.known[sweep_id].events:
+            yield event
+            raise SpicaError("journal: gone")
+
+    monkeypatch.setattr(control, "events", fails)
+    async with running(control) as url:
+        events = await heard(f"{url}/v1/sweeps/{sweep_id}/events")
+
+    assert [event.event for event in events] == ["sweep.submitted"]
