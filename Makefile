@@ -14,7 +14,7 @@ CLUSTER := /etc/postgresql-common/createcluster.d/spica.conf
 export UV_FIND_LINKS :=
 export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 
-.PHONY: run test test-slow bench bench-messaging bench-optimizer bench-rival bench-scheduling bench-replay bench-warm-start bench-setup soak lint format lock setup broker postgres schemas clean help
+.PHONY: run test test-slow bench bench-journal bench-messaging bench-optimizer bench-rival bench-scheduling bench-replay bench-warm-start bench-setup soak torture lint format lock setup broker postgres schemas clean help
 
 help: ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -33,6 +33,9 @@ bench: setup ## The published planner and router sweeps on a real trace (half an
 
 bench-messaging: setup broker ## What messaging over RabbitMQ costs, against its goals (some minutes).
 	$(BIN)/python benchmarks/messaging.py
+
+bench-journal: setup postgres ## What the journal costs, and how fast sweeps are resumed and shown (some minutes).
+	$(BIN)/python benchmarks/journal.py
 
 bench-optimizer: setup bench-setup ## What suggestions cost and are worth, against Optuna (over an hour; it can be interrupted).
 	$(BIN)/python benchmarks/optimizer.py
@@ -59,6 +62,9 @@ bench-setup: .venv-bench/.ready
 
 soak: setup broker ## Ten minutes of random faults; every sweep must end with exactly its budget.
 	$(BIN)/python benchmarks/soak.py --seconds 600 --seed 1
+
+torture: setup broker ## A hundred kills in one sweep, which must end with exactly its budget.
+	$(BIN)/python benchmarks/torture.py --kills 100 --seed 1
 
 lint: setup ## ruff and mypy.
 	$(BIN)/ruff check .

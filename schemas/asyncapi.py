@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from schemas.control import RollCalled, SweepCancelled
+from schemas.daemon import SweepCommandAnswered, SweepCommanded
 from schemas.envelope import MAX_MESSAGE_BYTES, Envelope
-from schemas.events import EvaluationStarted, WorkerHeartbeat, WorkerLeft
+from schemas.events import EvaluationStarted, WorkerHeartbeat, WorkerJoined, WorkerLeft
+from schemas.lifecycle import TYPE_PREFIX, TYPE_SUFFIX, SweepEvent
 from schemas.messages import EvaluationCompleted, EvaluationRequested
 
 SCHEMAS: Final = "../schemas/json"
@@ -23,7 +25,7 @@ _SCHEMA_FORMAT: Final = "application/schema+json;version=draft-07"
 _BINDING: Final = "0.3.0"
 """Of the AMQP bindings that every binding below keeps to."""
 
-MessageType = type[Envelope[Any]]
+MessageType = type[Envelope[Any]] | type[SweepEvent]
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,11 @@ class _Channel:
 
 _EVENTS: Final = ("spica.events", "topic")
 _CONTROL: Final = ("spica.control", "fanout")
+
+_KINDS: Final = (
+    "sweep.submitted, sweep.started, branch.enumerated, candidate.measured, best.improved,"
+    " front.changed, sweep.finished, sweep.failed, sweep.paused or sweep.cancelled"
+)
 
 _CHANNELS: Final = (
     _Channel(
@@ -100,11 +107,41 @@ _CHANNELS: Final = (
         exchange=_EVENTS,
     ),
     _Channel(
+        "workerJoined",
+        "worker.joined",
+        "A worker has begun.",
+        (WorkerJoined,),
+        exchange=_EVENTS,
+    ),
+    _Channel(
         "workerLeft",
         "worker.left",
         "A worker has ended in good order.",
         (WorkerLeft,),
         exchange=_EVENTS,
+    ),
+    _Channel(
+        "sweepEvents",
+        "{kind}",
+        "What happens to the sweeps of daemons, each event at least once and those of a sweep in"
+        " the order of their sequence. A subscriber knows by the id what comes again.",
+        (SweepEvent,),
+        exchange=_EVENTS,
+        parameters=(("kind", _KINDS),),
+    ),
+    _Channel(
+        "commands",
+        "spica.commands",
+        "What daemons are asked to do; each command goes to one of them. A submission whose id"
+        " comes again makes no other sweep.",
+        (SweepCommanded,),
+    ),
+    _Channel(
+        "answers",
+        "{reply_to}",
+        "What has come of a command, in the queue that its reply_to property names.",
+        (SweepCommandAnswered,),
+        parameters=(("reply_to", "of whoever sent the command"),),
     ),
     _Channel(
         "control",
@@ -117,6 +154,8 @@ _CHANNELS: Final = (
 
 _CORRELATED_BY_EVALUATION: Final = (EvaluationRequested, EvaluationCompleted, EvaluationStarted)
 
+_REPLIES: Final = {"requests": "results", "commands": "answers"}
+
 # Who, does what, where.
 _OPERATIONS: Final = (
     ("coordinator", "send", "requests"),
@@ -125,18 +164,23 @@ _OPERATIONS: Final = (
     ("coordinator", "send", "control"),
     ("coordinator", "receive", "evaluationStarted"),
     ("coordinator", "receive", "workerHeartbeat"),
+    ("coordinator", "receive", "workerJoined"),
     ("coordinator", "receive", "workerLeft"),
+    ("daemon", "receive", "commands"),
+    ("daemon", "send", "answers"),
+    ("daemon", "send", "sweepEvents"),
     ("worker", "receive", "requests"),
     ("worker", "send", "results"),
     ("worker", "send", "evaluationStarted"),
     ("worker", "send", "workerHeartbeat"),
+    ("worker", "send", "workerJoined"),
     ("worker", "send", "workerLeft"),
     ("worker", "receive", "control"),
 )
 
 
 def asyncapi_document() -> dict[str, Any]:
-    """The document of all messages between coordinators and workers, in AsyncAPI 3.0."""
+    """The document of all messages of coordinators, workers and daemons, in AsyncAPI 3.0."""
     messages = dict.fromkeys(message for channel in _CHANNELS for message in channel.messages)
     return {
         "asyncapi": "3.0.0",
@@ -144,7 +188,8 @@ def asyncapi_document() -> dict[str, Any]:
             "title": "spica-async",
             "version": "1.0.0",
             "description": (
-                "Coordinators ask workers for evaluations over RabbitMQ. Every body is a"
+                "Coordinators ask workers for evaluations over RabbitMQ; daemons are told what to"
+                " do, and tell what happens. Every body is a"
                 f" CloudEvents envelope in JSON of at most {MAX_MESSAGE_BYTES} bytes, whose type"
                 " ends with the message's version. Readers ignore fields that they do not know."
             ),
@@ -181,10 +226,13 @@ def asyncapi_text() -> str:
 def _message(model: MessageType) -> dict[str, Any]:
     fields = model.model_fields
     name = fields["type"].default
+    summary = fields["data"].annotation.__doc__
+    if issubclass(model, SweepEvent):
+        name, summary = f"{TYPE_PREFIX}{{kind}}{TYPE_SUFFIX}", SweepEvent.__doc__
     message: dict[str, Any] = {
         "name": name,
         "title": model.__name__,
-        "summary": (fields["data"].annotation.__doc__ or "").strip().partition("\n")[0],
+        "summary": (summary or "").strip().partition("\n")[0],
         "contentType": "application/json",
         "payload": {
             "schemaFormat": _SCHEMA_FORMAT,
@@ -203,10 +251,10 @@ def _operation(who: str, action: str, channel: str) -> dict[str, Any]:
         "channel": {"$ref": f"#/channels/{channel}"},
         "tags": [{"name": who}],
     }
-    if channel == "requests":
+    if channel in _REPLIES:
         operation["reply"] = {
             "address": {"location": "$message.header#/reply_to"},
-            "channel": {"$ref": "#/channels/results"},
+            "channel": {"$ref": f"#/channels/{_REPLIES[channel]}"},
         }
     return operation
 

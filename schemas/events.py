@@ -11,6 +11,7 @@ from schemas.envelope import Envelope
 
 EVALUATION_STARTED: Final = "spica.evaluation.started.v1"
 WORKER_HEARTBEAT: Final = "spica.worker.heartbeat.v1"
+WORKER_JOINED: Final = "spica.worker.joined.v1"
 WORKER_LEFT: Final = "spica.worker.left.v1"
 
 WorkerState = Literal["starting", "ready", "draining"]
@@ -56,9 +57,15 @@ class WorkerStatus(MessageModel):
 
 
 class WorkerHeartbeat(Envelope[WorkerStatus]):
-    """`spica.worker.heartbeat.v1`: on joining, at intervals, and when asked to."""
+    """`spica.worker.heartbeat.v1`: after joining, at intervals, and when asked to."""
 
     type: Literal["spica.worker.heartbeat.v1"] = WORKER_HEARTBEAT
+
+
+class WorkerJoined(Envelope[WorkerStatus]):
+    """`spica.worker.joined.v1`: it has begun; heartbeats follow."""
+
+    type: Literal["spica.worker.joined.v1"] = WORKER_JOINED
 
 
 class WorkerLeft(Envelope[WorkerStatus]):

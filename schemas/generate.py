@@ -14,7 +14,9 @@ from pydantic import BaseModel
 from schemas.asyncapi import asyncapi_text
 from schemas.config import SmartSearchConfig
 from schemas.control import RollCalled, SweepCancelled
-from schemas.events import EvaluationStarted, WorkerHeartbeat, WorkerLeft
+from schemas.daemon import SweepCommandAnswered, SweepCommanded
+from schemas.events import EvaluationStarted, WorkerHeartbeat, WorkerJoined, WorkerLeft
+from schemas.lifecycle import SweepEvent
 from schemas.messages import EvaluationCompleted, EvaluationRequested
 from schemas.results import CandidateRecord, SweepResult
 
@@ -26,9 +28,13 @@ PUBLISHED: Final[tuple[type[BaseModel], ...]] = (
     EvaluationCompleted,
     EvaluationStarted,
     WorkerHeartbeat,
+    WorkerJoined,
     WorkerLeft,
     RollCalled,
     SweepCancelled,
+    SweepEvent,
+    SweepCommanded,
+    SweepCommandAnswered,
     CandidateRecord,
     SweepResult,
 )

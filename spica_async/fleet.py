@@ -11,7 +11,14 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
 
-from schemas.events import EvaluationStarted, WorkerHeartbeat, WorkerLeft, WorkerState, WorkerStatus
+from schemas.events import (
+    EvaluationStarted,
+    WorkerHeartbeat,
+    WorkerJoined,
+    WorkerLeft,
+    WorkerState,
+    WorkerStatus,
+)
 
 MISSED_HEARTBEATS: Final = 3
 """A worker that was not heard of for so many of its intervals is gone."""
@@ -22,7 +29,7 @@ _ASSUMED_INTERVAL_SECONDS = 10.0
 _LONGEST_INTERVAL_SECONDS = 60.0
 """What a worker was holding when it died must not wait for ever to be missed."""
 
-WorkerEvent = WorkerHeartbeat | WorkerLeft | EvaluationStarted
+WorkerEvent = WorkerHeartbeat | WorkerJoined | WorkerLeft | EvaluationStarted
 
 _Stamp = tuple[datetime, str]
 """Time and id of an event, so that no two of one worker have the same."""

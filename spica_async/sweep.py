@@ -108,13 +108,21 @@ class Sweep:
         Raises:
             SpicaError: what the journal has does not go with the plan, or cannot be written.
         """
-        search = self._search(
-            _Recorder(self.folder, self.telling), lambda: self.past.elapsed_seconds
-        )
-        self.folder.show_candidates()
+        search = self.restored()
         result = end.result.model_copy(update={"ranking": self._ranking(search)})
         self.folder.write_result(result, pareto=self._is_pareto)
         return result
+
+    def restored(self) -> Search:
+        """The search where its earlier runs have left it, for whoever only looks.
+
+        Raises:
+            SpicaError: what the journal has does not go with the plan, or cannot be written.
+        """
+        recorder = _Recorder(self.folder, self.telling)
+        search = self._search(recorder, lambda: self.past.elapsed_seconds)
+        self.folder.show_candidates()
+        return search
 
     async def run(
         self, bus: Bus, stop: asyncio.Event, *, spent_seconds: float = 0.0

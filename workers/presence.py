@@ -17,6 +17,7 @@ from schemas.events import (
     EvaluationStart,
     EvaluationStarted,
     WorkerHeartbeat,
+    WorkerJoined,
     WorkerLeft,
     WorkerState,
     WorkerStatus,
@@ -26,6 +27,7 @@ from spica_async.bus.port import Bus, BusError, Message
 from spica_async.bus.topology import (
     EVALUATION_STARTED_TOPIC,
     WORKER_HEARTBEAT_TOPIC,
+    WORKER_JOINED_TOPIC,
     WORKER_LEFT_TOPIC,
 )
 from workers.tally import Tally
@@ -118,6 +120,10 @@ class Presence:
         """Tell everything until cancelled."""
         time = asyncio.get_running_loop().time
         next_heartbeat = time()
+        joined = WorkerJoined(
+            source=self._identity.source, subject=self._identity.name, data=self.status
+        )
+        await self._tell(WORKER_JOINED_TOPIC, joined)
         while True:
             if self._heartbeat_wanted or time() >= next_heartbeat:
                 self._heartbeat_wanted = False

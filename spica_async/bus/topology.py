@@ -26,6 +26,7 @@ RESULTS_EXPIRE_SECONDS: Final = 24 * 60 * 60
 
 EVALUATION_STARTED_TOPIC: Final = "worker.evaluation.started"
 WORKER_HEARTBEAT_TOPIC: Final = "worker.heartbeat"
+WORKER_JOINED_TOPIC: Final = "worker.joined"
 WORKER_LEFT_TOPIC: Final = "worker.left"
 WORKER_TOPICS: Final = "worker.#"
 """All that workers tell of themselves."""

@@ -13,9 +13,11 @@ from pydantic import ValidationError
 from schemas.events import (
     EVALUATION_STARTED,
     WORKER_HEARTBEAT,
+    WORKER_JOINED,
     WORKER_LEFT,
     EvaluationStarted,
     WorkerHeartbeat,
+    WorkerJoined,
     WorkerLeft,
 )
 from spica_async.bus.port import Event
@@ -27,6 +29,7 @@ SHOW_SECONDS: Final = 0.5
 
 _EVENTS: Final[dict[str, type[WorkerEvent]]] = {
     WORKER_HEARTBEAT: WorkerHeartbeat,
+    WORKER_JOINED: WorkerJoined,
     WORKER_LEFT: WorkerLeft,
     EVALUATION_STARTED: EvaluationStarted,
 }

@@ -70,10 +70,13 @@ def why_missing() -> str | None:
 class PostgresNode:
     """One private server. A context manager that starts it, and in the end kills and forgets it.
 
+    One that is `durable` waits for the disk.
+
     Methods block. After `stop` or `kill`, `start` continues on the same port with the same data.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, durable: bool = False) -> None:
+        self._durable = durable
         found = programs()
         if found is None:
             raise PostgresError(str(why_missing()))
@@ -139,7 +142,7 @@ class PostgresNode:
             f"unix_socket_directories={self._folder}",
             "listen_addresses=127.0.0.1",
             # Tests end processes, not machines, and would wait for the disk most of their time.
-            "fsync=off",
+            f"fsync={'on' if self._durable else 'off'}",
         )
         options = [part for setting in settings for part in ("-c", setting)]
         server = [str(self._programs / "postgres"), "-D", str(self._data), "-p", str(self.port)]

@@ -165,6 +165,7 @@ async def test_a_record_tells_all_of_a_candidate(
         "source": "optimizer",
         "stand_in": None,
         "worker": "fake",
+        "reused": None,
         "found_seconds": 1.5,
     }
     assert record.projection is not None

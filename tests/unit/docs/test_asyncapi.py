@@ -10,10 +10,11 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from schemas import asyncapi, generate
 from schemas.envelope import Envelope
+from schemas.lifecycle import Lifecycle, SweepEvent, SweepStarted
 from spica_async.bus import topology
 
 PATH = generate.ASYNCAPI_PATH
@@ -109,7 +110,8 @@ def test_the_document_is_that_of_the_models() -> None:
 
 
 def test_every_message_that_is_published_travels_somewhere() -> None:
-    messages = {m.__name__: m for m in generate.PUBLISHED if issubclass(m, Envelope)}
+    kinds = (Envelope, SweepEvent)
+    messages = {m.__name__: m for m in generate.PUBLISHED if issubclass(m, kinds)}
     documented = DOCUMENT["components"]["messages"]
     assert set(documented) == set(messages)
     used = {
@@ -120,6 +122,10 @@ def test_every_message_that_is_published_travels_somewhere() -> None:
     assert used == set(messages)
     for name, message in documented.items():
         kind = messages[name].model_fields["type"].default
+        if messages[name] is SweepEvent:
+            kind = SweepEvent.of("s", 1, SweepStarted(run=1)).type.replace(
+                "sweep.started", "{kind}"
+            )
         assert message["name"] == message["bindings"]["amqp"]["messageType"] == kind
         assert message["summary"]
         schema = resolve(message["payload"]["schema"]["$ref"], DOCUMENT, PATH)
@@ -135,7 +141,11 @@ def test_queues_and_topics_are_those_of_the_services() -> None:
         "dead": topology.DEAD_QUEUE.name,
         "evaluationStarted": topology.EVALUATION_STARTED_TOPIC,
         "workerHeartbeat": topology.WORKER_HEARTBEAT_TOPIC,
+        "workerJoined": topology.WORKER_JOINED_TOPIC,
         "workerLeft": topology.WORKER_LEFT_TOPIC,
+        "sweepEvents": "{kind}",
+        "commands": topology.COMMANDS_QUEUE.name,
+        "answers": "{reply_to}",
         "control": None,
     }
 
@@ -165,11 +175,25 @@ def test_every_channel_has_its_senders_and_its_readers() -> None:
         channel = operation["channel"]["$ref"].rsplit("/", 1)[1]
         assert name == f"{tag['name']}.{operation['action']}.{channel}"
         told.setdefault(channel, set()).add(operation["action"])
-    # Nobody sends to the dead letters: the broker puts them there.
-    assert told == {
-        name: {"receive"} if name == "dead" else {"send", "receive"}
-        for name in DOCUMENT["channels"]
+    # Nobody of ours sends to the dead letters, which the broker does, or commands daemons.
+    one_sided = {
+        "dead": {"receive"},
+        "commands": {"receive"},
+        "answers": {"send"},
+        "sweepEvents": {"send"},
     }
+    assert told == {name: one_sided.get(name, {"send", "receive"}) for name in DOCUMENT["channels"]}
+
+
+def test_every_kind_of_sweep_event_is_named() -> None:
+    (lifecycle, _) = get_args(Lifecycle)
+    kinds = {
+        kind
+        for model in get_args(lifecycle)
+        for kind in get_args(model.model_fields["kind"].annotation)
+    }
+    told = DOCUMENT["channels"]["sweepEvents"]["parameters"]["kind"]["description"]
+    assert set(re.split(r", | or ", told)) == kinds
 
 
 def test_objects_have_the_fields_that_they_must_have_and_no_unknown_ones() -> None:

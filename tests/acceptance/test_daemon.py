@@ -1,0 +1,127 @@
+"""The daemon as a user runs it: served, killed, served again, and spoken to by the commands."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+from support.commands import TIMEOUT_SECONDS, Spica, WriteConfig, small_sweep
+
+SAMPLES = 9
+
+
+@pytest.fixture
+def config(write_config: WriteConfig) -> str:
+    return write_config(
+        small_sweep(
+            search_space__agg_max_num_batched_tokens=[8192, 16384, 32768],
+            search_space__agg_max_num_seqs=[256, 512, 1024],
+            workload__num_request_ratio=400,
+            sweep__max_rounds=9,
+            sweep__parallel_evals=1,
+        )
+    )
+
+
+class Daemon:
+    """A daemon's process and where it listens."""
+
+    def __init__(self, process: subprocess.Popen[str], url: str) -> None:
+        self.process = process
+        self.url = url
+
+
+@contextmanager
+def served(tmp_path: Path, *options: str) -> Iterator[Daemon]:
+    with subprocess.Popen(
+        [sys.executable, "-m", "spica_async", "serve", "--port", "0", "--slots", "1", *options],
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stderr is not None
+            for line in process.stderr:
+                found = re.search(r"^serving at (\S+),", line)
+                if found:
+                    break
+            else:
+                raise AssertionError("it has ended")
+            yield Daemon(process, found[1])
+        finally:
+            process.kill()
+            process.communicate()
+
+
+def test_a_daemon_that_is_killed_goes_on_with_its_sweeps(
+    spica: Spica, config: str, tmp_path: Path
+) -> None:
+    with served(tmp_path, "--sweeps", "1") as daemon:
+        submitted = spica("submit", config, "--daemon", daemon.url)
+        assert submitted.code == 0, submitted.stderr
+        sweep = submitted.stdout.strip()
+        other = spica("submit", config, "--daemon", daemon.url, "--priority", "-5", "--json")
+        assert json.loads(other.stdout)["priority"] == -5
+        with urllib.request.urlopen(f"{daemon.url}/v1/sweeps/{sweep}/events") as events:
+            assert any(b"candidate.measured" in line for line in events)
+        children = psutil.Process(daemon.process.pid).children(recursive=True)
+        daemon.process.kill()
+    _, alive = psutil.wait_procs(children, timeout=10)
+    assert not alive
+    with served(tmp_path, "--sweeps", "1") as daemon:
+        watched = spica("watch", sweep, "--daemon", daemon.url)
+        assert watched.code == 0, watched.stderr
+        shown = spica("show", sweep, "--json", "--daemon", daemon.url)
+        detail = json.loads(shown.stdout)
+        assert detail["state"] == "exhausted"
+        assert detail["tally"]["feasible"] == detail["tally"]["attempts"] == SAMPLES
+        listed = json.loads(spica("list", "--json", "--daemon", daemon.url).stdout)
+        (second,) = {one["sweep_id"] for one in listed} - {sweep}
+        paused = spica("pause", second, "--daemon", daemon.url)
+        assert paused.code == 0, paused.stderr
+        daemon.process.send_signal(signal.SIGTERM)
+        assert daemon.process.wait(TIMEOUT_SECONDS) == 0
+    numbers = {
+        json.loads(line)["number"]
+        for line in (tmp_path / "results" / sweep / "candidates.jsonl").read_text().splitlines()
+    }
+    assert numbers == set(range(SAMPLES))
+    finished = spica("resume", second, "--json")
+    assert finished.code == 0, finished.stderr
+    assert json.loads(finished.stdout)["tally"]["feasible"] == SAMPLES
+
+
+def test_what_goes_wrong_is_one_message(spica: Spica, config: str, tmp_path: Path) -> None:
+    nobody = "http://127.0.0.1:1"
+    finished = spica("submit", config, "--daemon", nobody)
+    assert finished.code == 1
+    assert nobody in finished.stderr
+    for arguments, message in (
+        (["--host", "0.0.0.0"], "--token-file"),
+        (["--journal", "mysql://x"], "journal: give sqlite:///PATH"),
+        (["--token-file", "missing"], "--token-file missing"),
+    ):
+        finished = spica("serve", "--port", "0", *arguments)
+        assert finished.code == 2, finished.stderr
+        assert message in finished.stderr.splitlines()[-1]
+        assert "Traceback" not in finished.stderr
+    with served(tmp_path) as daemon:
+        unknown = spica("cancel", "nothing", "--daemon", daemon.url)
+        assert (unknown.code, unknown.stderr) == (2, "error: there is no sweep nothing\n")
+        bad = tmp_path / "bad.yaml"
+        bad.write_text((tmp_path / config).read_text().replace("throughput", "speed"))
+        refused = spica("submit", "bad.yaml", "--daemon", daemon.url)
+        assert refused.code == 2
+        assert "goal.target" in refused.stderr
+        taken = spica("serve", "--port", daemon.url.rpartition(":")[2], "--output", "other")
+        assert taken.code == 2
+        assert "--port" in taken.stderr.splitlines()[-1]
