@@ -90,6 +90,10 @@ class Waits:
             else:
                 self.of_search += waited
 
+    def note(self, fact: SweepFact) -> None:
+        """Nobody waits for it."""
+        self.log.note(fact)
+
     @property
     def median_ms(self) -> float:
         """Of the evaluations, with their part of what the search itself waited for."""
@@ -199,7 +203,7 @@ async def resume(url: str, root: Path, candidates: int) -> float:
         SqlJournal.open(url) as journal,
         opened(journal, "large", candidates, root) as (sweep, _),
     ):
-        search = sweep.restored()
+        search = await sweep.restored()
         taken = time.perf_counter() - began
         found = sum(len(branch.candidates) for branch in search.branches)
         assert found >= candidates, found

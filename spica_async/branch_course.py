@@ -55,6 +55,11 @@ class Sampled:
     key: str
 
     @property
+    def digest(self) -> str:
+        """Of the key: by which it is told whether a proposal still means the same."""
+        return hashlib.sha256(self.key.encode()).hexdigest()[:16]
+
+    @property
     def as_proposed(self) -> Proposed:
         """What is written down of it."""
         proposal = self.proposal
@@ -65,7 +70,7 @@ class Sampled:
             index=proposal.index,
             projection=proposal.projection.as_metadata() if proposal.projection else None,
             stand_in=proposal.stand_in,
-            sample=_digest(self.key),
+            sample=self.digest,
         )
 
 
@@ -315,7 +320,3 @@ def stagnation(config: SmartSearchConfig) -> Stagnation:
         patience=config.sweep.patience,
         min_improvement=config.sweep.min_improvement,
     )
-
-
-def _digest(key: str) -> str:
-    return hashlib.sha256(key.encode()).hexdigest()[:16]

@@ -83,7 +83,7 @@ class BranchRestorer:
             for proposed in fact.proposals
         ]
         for proposed, sampled in zip(fact.proposals, suggestions, strict=True):
-            if proposed.sample != sampled.as_proposed.sample:
+            if proposed.sample != sampled.digest:
                 raise ValueError(f"suggestion {proposed.number} means another sample by now")
         self._past.append(PastProposals([one.proposal for one in suggestions]))
         self.course.stats = SamplerStats(**fact.costs.model_dump())

@@ -46,6 +46,7 @@ class BranchSearch:
         elapsed: the seconds that the sweep has run for.
         progressed: called when something of the course has changed.
         after_told: awaited when candidates have been told.
+        requests_survive: whether what is under way on the bus outlives this process.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class BranchSearch:
         elapsed: Callable[[], float],
         progressed: Callable[[], None],
         after_told: Callable[[], Awaitable[None]],
+        requests_survive: bool,
     ) -> None:
         self.course = course
         self._mode = course.space.mode
@@ -71,6 +73,7 @@ class BranchSearch:
         self._elapsed = elapsed
         self._progressed = progressed
         self._after_told = after_told
+        self._requests_survive = requests_survive
         self._to_tell: asyncio.Queue[Sequence[Tell]] = asyncio.Queue()
         self._evaluating: set[asyncio.Task[None]] = set()
         self._stopped = False
@@ -175,7 +178,11 @@ class BranchSearch:
 
         async def on_request() -> None:
             fact = Requested(at=self._elapsed(), branch=self._mode, number=proposal.number)
-            await self._log.record(fact, lambda: None)
+            if self._requests_survive:
+                await self._log.record(fact, lambda: None)
+            else:
+                # Whatever is under way ends with us, so nobody will look for it.
+                self._log.note(fact)
 
         async def on_result(result: EvaluationResult, reused: int | None = None) -> None:
             now = self._elapsed()
@@ -207,7 +214,10 @@ class BranchSearch:
             return
         numbers = [tell.number for tell in tells]
         fact = Told(at=self._elapsed(), branch=self._mode, numbers=numbers)
-        await means.proposer.tell(await self._log.record(fact, partial(self.course.told, tells)))
+        # Were this lost, the source of the proposals would be told the same once more.
+        verdicts = self.course.told(tells)
+        self._log.note(fact)
+        await means.proposer.tell(verdicts)
         await self._conclude_if_lost()
         await self._after_told()
 

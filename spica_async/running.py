@@ -119,7 +119,7 @@ async def run_job(
             reuse=Reuse(means.cache, fingerprint, answers=means.use_cache),
         )
         if past.ended is not None:
-            return sweep.ended(past.ended)
+            return await sweep.ended(past.ended)
         await before_search(plan, opened.folder)
         spent = past.elapsed_seconds + time() - began
         return await sweep.run(means.bus, stop, spent_seconds=spent)

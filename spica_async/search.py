@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from functools import partial
-from typing import Protocol
+from typing import Final, Protocol
 
 from schemas.journal import (
     BranchFact,
@@ -27,7 +27,7 @@ from spica_async.errors import SpicaError
 from spica_async.evaluations import Evaluations
 from spica_async.fleet import FleetView
 from spica_async.journal.log import FactLog
-from spica_async.journal.past import requests_survive
+from spica_async.journal.past import MEMORY_BUS, requests_survive
 from spica_async.plan.types import SweepPlan
 from spica_async.proposals import Proposer
 from spica_async.reuse import Reuse, no_reuse
@@ -36,6 +36,9 @@ from spica_async.sample import (
 )
 from spica_async.scoring import Candidate
 from spica_async.space.branch import BranchSpace
+
+_FACTS_AT_ONCE: Final = 50
+"""Some milliseconds' worth."""
 
 ProposerFactory = Callable[[BranchSpace], AbstractAsyncContextManager[Proposer]]
 """Opens the source of one branch's proposals."""
@@ -65,6 +68,7 @@ class Search:
         observer: hears of what happens.
         elapsed: the seconds that the sweep has run for.
         reuse: answers what was measured before; none: nothing does.
+        bus: the name of the bus that requests go out on.
 
     Attributes:
         branches: one for each of the plan.
@@ -81,12 +85,14 @@ class Search:
         observer: Observer,
         elapsed: Callable[[], float],
         reuse: Reuse | None = None,
+        bus: str = MEMORY_BUS,
     ) -> None:
         context = sample_context(plan)
         self._sweep = plan.config.sweep
         self._slots = 0
         self._stagnation = stagnation(plan.config)
         self._observer = observer
+        self._bus = bus
         self.converged = False
         self.branches = tuple(
             BranchCourse(
@@ -106,6 +112,7 @@ class Search:
                 elapsed=elapsed,
                 progressed=partial(observer.progressed, branch),
                 after_told=self._conclude_if_lost,
+                requests_survive=requests_survive([bus, bus]),
             )
             for branch in self.branches
         )
@@ -130,18 +137,19 @@ class Search:
         """Evaluations that have their result."""
         return [evaluation_id for branch in self.branches for evaluation_id in branch.measured_ids]
 
-    def restore(self, facts: Iterable[SweepFact], *, bus: str) -> None:
-        """Take in what earlier runs have come to, before `run`.
+    async def restore(self, facts: Iterable[SweepFact]) -> None:
+        """Take in what earlier runs have come to, before `run`; others have their turn meanwhile.
 
         Args:
             facts: of the sweep, in order.
-            bus: the name of the bus that this run is on.
 
         Raises:
             SpicaError: a fact does not go with the plan, or with those before it.
         """
-        last_bus = bus
-        for fact in facts:
+        last_bus = self._bus
+        for number, fact in enumerate(facts):
+            if number % _FACTS_AT_ONCE == 0:
+                await asyncio.sleep(0)
             match fact:
                 case Planned() | Ended():
                     pass  # Not about what is searched next.
@@ -152,7 +160,7 @@ class Search:
                     self._give_up_requests()
                 case _:
                     self._restore_branch(fact)
-        self._change_bus(last_bus, bus)
+        self._change_bus(last_bus, self._bus)
 
     def _restore_branch(self, fact: BranchFact) -> None:
         restorer = next((one for mode, one in self._restorers.items() if mode == fact.branch), None)

@@ -102,25 +102,25 @@ class Sweep:
     telling: SweepTelling | None = None
     reuse: Reuse | None = None
 
-    def ended(self, end: Ended) -> SweepResult:
+    async def ended(self, end: Ended) -> SweepResult:
         """The result of a sweep that has ended, written once more.
 
         Raises:
             SpicaError: what the journal has does not go with the plan, or cannot be written.
         """
-        search = self.restored()
+        search = await self.restored()
         result = end.result.model_copy(update={"ranking": self._ranking(search)})
         self.folder.write_result(result, pareto=self._is_pareto)
         return result
 
-    def restored(self) -> Search:
+    async def restored(self) -> Search:
         """The search where its earlier runs have left it, for whoever only looks.
 
         Raises:
             SpicaError: what the journal has does not go with the plan, or cannot be written.
         """
         recorder = _Recorder(self.folder, self.telling)
-        search = self._search(recorder, lambda: self.past.elapsed_seconds)
+        search = await self._search(recorder, lambda: self.past.elapsed_seconds)
         self.folder.show_candidates()
         return search
 
@@ -160,7 +160,7 @@ class Sweep:
 
         recorder = _Recorder(self.folder, self.telling)
         recorder.display = self.display
-        search = self._search(recorder, elapsed)
+        search = await self._search(recorder, elapsed)
         recorder.is_restoring = False
         slots = 0
 
@@ -219,7 +219,7 @@ class Sweep:
                     self.folder.write_result(result, pareto=self._is_pareto)
         return result
 
-    def _search(self, recorder: _Recorder, elapsed: Callable[[], float]) -> Search:
+    async def _search(self, recorder: _Recorder, elapsed: Callable[[], float]) -> Search:
         """The search as earlier runs have left it."""
         search = Search(
             sweep_id=self.sweep_id,
@@ -229,8 +229,9 @@ class Sweep:
             observer=recorder,
             elapsed=elapsed,
             reuse=self.reuse,
+            bus=self.bus_name,
         )
-        search.restore(self._told_facts(), bus=self.bus_name)
+        await search.restore(self._told_facts())
         return search
 
     def _told_facts(self) -> Iterator[SweepFact]:

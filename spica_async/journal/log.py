@@ -37,7 +37,7 @@ PATIENCE_SECONDS: Final = 600.0
 """How long a database may be away before the sweep is given up; nothing is lost then either."""
 
 _LONGEST_PAUSE_SECONDS: Final = 5.0
-_TELL_WITHIN_SECONDS: Final = 0.05
+_WRITTEN_WITHIN_SECONDS: Final = 0.05
 _RENEWALS_PER_LEASE: Final = 3
 
 log = structlog.get_logger(__name__)
@@ -63,6 +63,16 @@ class FactLog(Protocol):
 
         Raises:
             JournalError: it cannot be written. Then it is not applied.
+        """
+
+    def note(self, fact: SweepFact) -> None:
+        """Write a fact down soon that has had its effect, and that nobody need wait for.
+
+        It is for what is no loss: were it not written, it would come to the same again. It may
+        have been applied before facts that stand in front of it, so it must not depend on them.
+
+        Raises:
+            JournalError: nothing more can be written.
         """
 
 
@@ -96,13 +106,18 @@ class NoLog:
         """Apply a fact at once."""
         return apply()
 
+    def note(self, fact: SweepFact) -> None:
+        """Forget it."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
+    """A fact to be written; `applied` is None where it has had its effect already."""
+
     fact: SweepFact
-    status: str | None
-    apply: Callable[[], Any]
-    applied: asyncio.Future[Any]
+    status: str | None = None
+    apply: Callable[[], Any] = lambda: None
+    applied: asyncio.Future[Any] | None = None
 
 
 class SweepLog:
@@ -190,6 +205,12 @@ class SweepLog:
         result: ResultT = await applied
         return result
 
+    def note(self, fact: SweepFact) -> None:
+        """See `FactLog.note`."""
+        if self._closed:
+            raise JournalUnavailableError(f"sweep {self._sweep_id} is not written any more")
+        self._entries.put_nowait(_Entry(fact))
+
     async def _write_all(self) -> None:
         closing = False
         while not closing:
@@ -203,15 +224,20 @@ class SweepLog:
 
     async def _next(self) -> list[_Entry | None]:
         """What is to be written next, a None behind it when that is all; maybe nothing for now."""
-        # Most often another fact comes at once, and takes along what others are to be told.
-        patience = _TELL_WITHIN_SECONDS if self._telling.pending else None
-        try:
-            async with asyncio.timeout(patience):
-                taken = [await self._entries.get()]
-        except TimeoutError:
-            taken = []
-        while not self._entries.empty():
-            taken.append(self._entries.get_nowait())
+        clock = asyncio.get_running_loop().time
+        taken: list[_Entry | None] = []
+        until: float | None = None
+        while all(entry is not None and entry.applied is None for entry in taken):
+            if until is None and (taken or self._telling.pending):
+                # Nobody waits for these. Most often a fact comes at once that takes them along.
+                until = clock() + _WRITTEN_WITHIN_SECONDS
+            try:
+                async with asyncio.timeout_at(until):
+                    taken.append(await self._entries.get())
+            except TimeoutError:
+                break
+            while not self._entries.empty():
+                taken.append(self._entries.get_nowait())
         return taken
 
     async def _write(self, entries: Sequence[_Entry]) -> None:
@@ -308,6 +334,8 @@ def _in_turn(entries: Sequence[_Entry]) -> Iterator[Sequence[_Entry]]:
 
 
 def _apply(entry: _Entry) -> None:
+    if entry.applied is None:
+        return
     try:
         result = entry.apply()
     except Exception as error:

@@ -333,7 +333,7 @@ class SqlJournal:
             .order_by(table.number)
             .limit(_PAGE)
         )
-        return [RecordedEvent(number, body) for number, body in found]
+        return [RecordedEvent(number, body) for number, body in found.all()]
 
     async def _stand(
         self, connection: AsyncConnection, sweep_id: str, facts: Sequence[Fact], after: int
@@ -358,7 +358,7 @@ class SqlJournal:
         )
         return [
             RecordedFact(number, recorded_at, Fact(kind, body))
-            for number, recorded_at, kind, body in found
+            for number, recorded_at, kind, body in found.all()
         ]
 
     async def _sweep(self, connection: AsyncConnection, sweep_id: str) -> SweepRow:

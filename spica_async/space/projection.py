@@ -97,6 +97,8 @@ class ParallelConfigProjector:
             raise ValueError("the pool is empty: there is nothing to project onto")
         self._pool = pool
         self._numbers, self._modes = _features(pool, gpu_budget)
+        self._scaled = {name: _scale(name, values) for name, values in self._numbers.items()}
+        self._legal: dict[Backend, tuple[NDArray[np.intp], dict[str, float]]] = {}
 
     @cached_property
     def parameters(self) -> tuple[Parameter, ...]:
@@ -113,9 +115,7 @@ class ParallelConfigProjector:
         Raises:
             ValueError: if no configuration of the pool is legal for `backend`.
         """
-        legal = self._pool.legal_indices(backend)
-        if not len(legal):
-            raise ValueError(f"no configuration of the pool is legal for {backend}")
+        legal, spans = self._legal_for(backend)
         mismatches = np.zeros(len(legal), dtype=np.int64)
         for name, labels in self._modes.items():
             if name in request:
@@ -123,14 +123,10 @@ class ParallelConfigProjector:
         fewest = int(mismatches.min())
         survivors = legal[mismatches == fewest]
         distances = np.zeros(len(survivors), dtype=np.float64)
-        for name, values in self._numbers.items():
-            if name not in request:
-                continue
-            scaled = _scale(name, values[legal])
-            span = scaled.max() - scaled.min()
-            if span > 0:
+        for name, scaled in self._scaled.items():
+            if name in request and spans[name] > 0:
                 wanted = _scale(name, np.float64(request[name]))
-                distances += ((_scale(name, values[survivors]) - wanted) / span) ** 2
+                distances += ((scaled[survivors] - wanted) / spans[name]) ** 2
         # The pool ascends by shape and replicas, so the first of equals is the smallest of them.
         nearest = int(np.flatnonzero(distances <= distances.min() + _SAME_DISTANCE)[0])
         index = int(survivors[nearest])
@@ -148,6 +144,16 @@ class ParallelConfigProjector:
             name: _plain(name, values[index]) for name, values in self._numbers.items()
         }
         return numbers | {name: str(labels[index]) for name, labels in self._modes.items()}
+
+    def _legal_for(self, backend: Backend) -> tuple[NDArray[np.intp], dict[str, float]]:
+        """What a backend can run, and how far the numbers of that are apart, worked out once."""
+        if backend not in self._legal:
+            legal = self._pool.legal_indices(backend)
+            if not len(legal):
+                raise ValueError(f"no configuration of the pool is legal for {backend}")
+            spans = {name: float(np.ptp(scaled[legal])) for name, scaled in self._scaled.items()}
+            self._legal[backend] = legal, spans
+        return self._legal[backend]
 
     def _names(self) -> list[str]:
         return [*self._numbers, *self._modes]

@@ -178,7 +178,7 @@ async def _run(command: Command) -> None:
             bus_name=command.bus or MEMORY_BUS,
         )
         if past.ended is not None:
-            sweep.ended(past.ended)
+            await sweep.ended(past.ended)
         else:
             await sweep.run(bus, stop, spent_seconds=past.elapsed_seconds)
 
