@@ -135,6 +135,7 @@ class Stopped(_Fact):
     reason: str
     failed: bool = Field(default=False, description="something went wrong; nobody asked for it")
     cancelled: bool = Field(default=False, description="it is not meant to be resumed")
+    queued: bool = Field(default=False, description="it goes on by itself, with the next daemon")
     result: SweepResult | None = Field(
         default=None, description="so far, with the best of the ranking alone"
     )

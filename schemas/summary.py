@@ -16,4 +16,5 @@ class ListedSweep(MessageModel):
     per_branch: int = Field(default=0, description="unique successes asked of each branch")
     branches: int = Field(default=0, description="at most")
     feasible: int = Field(default=0, description="unique successes so far")
+    reason: str | None = Field(default=None, description="why it rests or has ended")
     best_score: float | None = Field(default=None, description="signed: higher is better")

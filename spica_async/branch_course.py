@@ -159,6 +159,7 @@ class BranchCourse:
         self._judged: dict[str, Judged] = {}
         self._weighed: set[str] = set()
         self._untold: dict[int, Proposal] = {}
+        self._foreseen: dict[int, tuple[Judged, CandidateRecord]] = {}
 
     @property
     def sweep(self) -> SweepControl:
@@ -206,17 +207,31 @@ class BranchCourse:
             refusal = sampled.resolved.no_kv_room
             if refusal is not None:
                 judged = refuse("no_kv_room", refusal)
-                tells += self._settle(evaluation, judged, None, waited=0.0, found=fact.at)
+                record = self._record(evaluation, judged, None, waited=0.0, found=fact.at)
+                tells += self._settle(sampled.key, judged, record)
             else:
                 self.open[sampled.proposal.number] = evaluation
                 new.append(evaluation)
         return Taken(new, duplicates[: self.state.wanted], tells)
 
+    def verdict(self, fact: Measured) -> CandidateRecord:
+        """What a result comes to, before it is taken; changes nothing."""
+        self._foreseen[fact.number] = self._judge(fact)
+        return self._foreseen[fact.number][1]
+
     def measured(self, fact: Measured) -> list[Tell]:
         """Take the result of an evaluation; what to tell now."""
+        if fact.number not in self._foreseen:
+            self._foreseen[fact.number] = self._judge(fact)
+        judged, record = self._foreseen.pop(fact.number)
         evaluation = self.open.pop(fact.number)
         self.measured_ids.append(self.evaluation_id(evaluation.sampled.proposal))
         self.reused += fact.reused is not None
+        self.evaluation_seconds += fact.result.wall_seconds
+        return self._settle(evaluation.sampled.key, judged, record)
+
+    def _judge(self, fact: Measured) -> tuple[Judged, CandidateRecord]:
+        evaluation = self.open[fact.number]
         judged = judge(
             fact.result.measurement,
             config=self._config,
@@ -226,7 +241,7 @@ class BranchCourse:
             sample=evaluation.sampled.resolved.sample,
             facts=evaluation.sampled.resolved.facts,
         )
-        return self._settle(
+        return judged, self._record(
             evaluation,
             judged,
             fact.result,
@@ -266,7 +281,7 @@ class BranchCourse:
         sample = unroll_sample(self._context, selection)
         return resolve_kv_load(self._context, selection, sample)
 
-    def _settle(
+    def _record(
         self,
         evaluation: Evaluation,
         judged: Judged,
@@ -275,14 +290,9 @@ class BranchCourse:
         waited: float,
         found: float,
         reused: int | None = None,
-    ) -> list[Tell]:
+    ) -> CandidateRecord:
         sampled = evaluation.sampled
-        self._judged[sampled.key] = judged
-        if judged.candidate is not None:
-            self.candidates.append(judged.candidate)
-        if result is not None:
-            self.evaluation_seconds += result.wall_seconds
-        record = candidate_record(
+        return candidate_record(
             self.space,
             sampled.proposal,
             sampled.resolved,
@@ -294,8 +304,13 @@ class BranchCourse:
             found_seconds=found,
             reused=reused,
         )
+
+    def _settle(self, key: str, judged: Judged, record: CandidateRecord) -> list[Tell]:
+        self._judged[key] = judged
+        if judged.candidate is not None:
+            self.candidates.append(judged.candidate)
         self._observer.evaluated(record)
-        return self.state.settled(sampled.key, judged.verdict)
+        return self.state.settled(key, judged.verdict)
 
 
 def branch_state(config: SmartSearchConfig, space: BranchSpace) -> BranchState:

@@ -194,7 +194,11 @@ class BranchSearch:
                 waited_seconds=max(0.0, now - evaluation.suggested_at - result.wall_seconds),
                 reused=reused,
             )
-            tells = await self._log.record(fact, partial(self.course.measured, fact))
+            tells = await self._log.record(
+                fact,
+                partial(self.course.measured, fact),
+                verdict=partial(self.course.verdict, fact),
+            )
             self._progressed()
             if tells:
                 self._to_tell.put_nowait(tells)

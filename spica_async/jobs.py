@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,9 +12,9 @@ from typing import Protocol
 from schemas.journal import Planned, PlannedBranch
 from spica_async.errors import SpicaError
 from spica_async.inputs import Inputs
-from spica_async.journal import Journal, Lease
+from spica_async.journal import Journal, Lease, SweepRow
 from spica_async.journal.log import SweepLog
-from spica_async.journal.opening import JournalOptions, enter, new_lease, opened, prepare, take
+from spica_async.journal.opening import JournalOptions, new_lease, new_sweep, opened, prepare, take
 from spica_async.journal.past import PastRuns
 from spica_async.plan.digest import plan_digest
 from spica_async.plan.types import SweepPlan
@@ -39,6 +39,10 @@ class OpenSweep:
     past: PastRuns
     owner: str
     telling: SweepTelling
+
+
+class SweepMovedError(SpicaError):
+    """A sweep is not in the state in which it was to be run."""
 
 
 class Job(Protocol):
@@ -77,14 +81,18 @@ class NewJob:
         inputs: its configuration and its trace.
         root: the folder for its own folder.
         journal: where it is entered.
+        use_cache: whether what was measured before need not be measured again.
     """
 
-    def __init__(self, inputs: Inputs, *, root: Path, journal: JournalOptions) -> None:
+    def __init__(
+        self, inputs: Inputs, *, root: Path, journal: JournalOptions, use_cache: bool
+    ) -> None:
         self.sweep_id = new_sweep_id()
         self.inputs = inputs
         self._root = root
         self._lasting_root = root.absolute()
         self._options = journal
+        self._use_cache = use_cache
         self._journal: Journal | None = None
 
     async def before_planning(self, stack: AsyncExitStack) -> PastRuns:
@@ -106,7 +114,8 @@ class NewJob:
         if journal is None:
             journal = await stack.enter_async_context(opened(self._options))
         lasting = self._lasting_root / self.sweep_id
-        await enter(journal, self.sweep_id, self.inputs.config, lasting, lease)
+        sweep = new_sweep(self.sweep_id, self.inputs.config, lasting, use_cache=self._use_cache)
+        await journal.create(sweep, lease)
         telling = SweepTelling(self.sweep_id, self.inputs.config, stored=1)
         log = await stack.enter_async_context(
             SweepLog.open(journal, self.sweep_id, lease, last=0, telling=telling)
@@ -115,7 +124,7 @@ class NewJob:
 
 
 class ResumedJob:
-    """A sweep of the journal's that is gone on with.
+    """A sweep of the journal's that is gone on with, or begun.
 
     Args:
         sweep_id: its name.
@@ -123,6 +132,9 @@ class ResumedJob:
         folder: where its results are.
         journal: opens the journal that has it.
         news: called when there is something new to tell others.
+        only_from: the statuses that it may have when it is ours; none: any, and nobody's wish
+            for it counts any more.
+        most_futile_runs: how often its coordinator may have died with nothing measured.
     """
 
     def __init__(
@@ -133,36 +145,56 @@ class ResumedJob:
         folder: Path,
         journal: Callable[[], AbstractAsyncContextManager[Journal]],
         news: Callable[[], None] = lambda: None,
+        only_from: Collection[str] | None = None,
+        most_futile_runs: int | None = None,
     ) -> None:
         self.sweep_id = sweep_id
         self.inputs = inputs
         self._folder = folder
         self._open_journal = journal
         self._news = news
+        self._only_from = only_from
+        self._most_futile_runs = most_futile_runs
         self._lease: Lease = new_lease()
-        self._past = PastRuns()
-        self._telling: SweepTelling | None = None
-        self._log: SweepLog | None = None
+        self._opened: tuple[PastRuns, SweepLog, SweepTelling] | None = None
 
     async def before_planning(self, stack: AsyncExitStack) -> PastRuns:
-        """Take the sweep, so that nobody else does, and read what it has come to."""
+        """Take the sweep, so that nobody else does, and read what it has come to.
+
+        Raises:
+            SweepMovedError: it is in another state by now.
+            SweepTakenError: somebody else runs it.
+            JournalError: it cannot be read.
+        """
         journal = await stack.enter_async_context(self._open_journal())
         await take(journal, self.sweep_id, self._lease)
-        self._past = await PastRuns.read(journal, self.sweep_id)
-        row = await journal.sweep(self.sweep_id)
-        self._telling = SweepTelling(
+        try:
+            row, past = await self._checked(journal)
+        except BaseException:
+            await journal.give_back(self.sweep_id, self._lease.owner)
+            raise
+        telling = SweepTelling(
             self.sweep_id, self.inputs.config, stored=row.events, news=self._news
         )
-        self._log = await stack.enter_async_context(
-            SweepLog.open(
-                journal,
-                self.sweep_id,
-                self._lease,
-                last=self._past.last,
-                telling=self._telling,
-            )
+        log = await stack.enter_async_context(
+            SweepLog.open(journal, self.sweep_id, self._lease, last=past.last, telling=telling)
         )
-        return self._past
+        self._opened = past, log, telling
+        return past
+
+    async def _checked(self, journal: Journal) -> tuple[SweepRow, PastRuns]:
+        row = await journal.sweep(self.sweep_id)
+        if self._only_from is None:
+            await journal.wish(self.sweep_id, None)
+        elif row.status not in self._only_from:
+            raise SweepMovedError(f"sweep {self.sweep_id} is {row.status} by now")
+        past = await PastRuns.read(journal, self.sweep_id)
+        if self._most_futile_runs is not None and past.futile_runs >= self._most_futile_runs:
+            raise SpicaError(
+                f"its coordinator has died {past.futile_runs} times in a row before anything was"
+                " measured"
+            )
+        return row, past
 
     async def while_planning(self) -> None:
         """Nothing is left to do."""
@@ -170,12 +202,12 @@ class ResumedJob:
 
     async def after_planning(self, stack: AsyncExitStack) -> OpenSweep:
         """Open its folder again."""
-        # Planning came after `before_planning`.
-        assert self._log is not None  # noqa: S101  # as above
-        assert self._telling is not None  # noqa: S101  # as above
+        assert self._opened is not None  # noqa: S101  # planning came after `before_planning`
+        past, log, telling = self._opened
         root, name = self._folder.parent, self._folder.name
         folder = stack.enter_context(ResultsFolder.reopen(root, name))
-        return OpenSweep(folder, self._log, self._past, self._lease.owner, self._telling)
+        folder.write_config(self.inputs.config)
+        return OpenSweep(folder, log, past, self._lease.owner, telling)
 
 
 def check_same(

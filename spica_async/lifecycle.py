@@ -44,6 +44,8 @@ class SweepLifecycle:
                     yield BranchEnumerated(**branch.model_dump())
             case Started():
                 yield SweepStarted(run=fact.run)
+            case Stopped(queued=True):
+                pass  # It was not asked for, and goes on by itself.
             case Stopped(failed=True):
                 yield SweepFailed(reason=fact.reason)
             case Stopped():

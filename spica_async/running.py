@@ -83,14 +83,14 @@ async def run_job(
         planning_seconds = time() - before_planning
         for note in plan_notes(plan):
             means.display.note(note)
-        opened = await job.after_planning(stack)
-        opened.folder.write_plan(plan)
         versions = engine_versions()
         trace_sha256 = trace.sha256 if trace is not None else None
         if past.planned is not None:
             check_same(past.planned, plan, trace_sha256=trace_sha256, versions=versions)
             planning_seconds += past.planned.planning_seconds
-        else:
+        opened = await job.after_planning(stack)
+        opened.folder.write_plan(plan)
+        if past.planned is None:
             planned = planned_fact(
                 plan,
                 trace_sha256=trace_sha256,

@@ -21,7 +21,6 @@ from spica_async.evaluations import Discarded, Earlier, Evaluations, Share
 from spica_async.fleet import FleetView
 from spica_async.journal.log import FactLog
 from spica_async.journal.past import MEMORY_BUS, PastRuns
-from spica_async.journal.port import JournalError
 from spica_async.judging import study_objectives
 from spica_async.outcome import (
     CutShort,
@@ -191,6 +190,9 @@ class Sweep:
             earlier=Earlier(run, search.requested, search.measured),
             share=self.share,
         ) as evaluations:
+            # Unless it is written that we have left, whoever goes on with the sweep takes over what
+            # is under way, or has done so already.
+            evaluations.says_goodbye = False
             ending = _Ending()
             try:
                 limit = self.plan.config.sweep.max_seconds
@@ -209,14 +211,9 @@ class Sweep:
                     search_seconds=self.past.search_seconds + time() - began,
                     total_seconds=elapsed(),
                 )
-                try:
-                    await self._log_end(result, ending, elapsed())
-                except JournalError:
-                    # Whoever resumes it, or has done so already, takes over what is under way.
-                    evaluations.leave_all_as_it_is()
-                    raise
-                finally:
-                    self.folder.write_result(result, pareto=self._is_pareto)
+                await self._log_end(result, ending, elapsed())
+                evaluations.says_goodbye = True
+                self.folder.write_result(result, pareto=self._is_pareto)
         return result
 
     async def _search(self, recorder: _Recorder, elapsed: Callable[[], float]) -> Search:
@@ -253,6 +250,7 @@ class Sweep:
             reason=ending.failure or result.reason,
             failed=failed,
             cancelled=status == "cancelled",
+            queued=status == "queued",
             result=kept,
         )
         await self.log.record(stopped, lambda: None, status=status)
@@ -411,7 +409,9 @@ class _Recorder:
 
     def evaluated(self, record: CandidateRecord) -> None:
         self._folder.append(record)
-        if self._telling is not None:
+        # Of what a worker has sent the log tells by itself, together with the fact.
+        was_sent_out = record.timings is not None
+        if self._telling is not None and (self.is_restoring or not was_sent_out):
             self._telling.evaluated(record)
         if self.display is None:
             return

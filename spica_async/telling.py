@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from schemas.config import SmartSearchConfig
-from schemas.journal import SweepFact
+from schemas.journal import Ended, Started, Stopped, SweepFact
 from schemas.lifecycle import Lifecycle, SweepEvent, SweepSubmitted
 from schemas.results import CandidateRecord
 from schemas.summary import ListedSweep
@@ -72,6 +72,15 @@ class SweepTelling:
     def fact(self, fact: SweepFact) -> None:
         """Tell of a fact."""
         self._tell(self._lifecycle.fact(fact))
+        reason = self._listed.reason
+        match fact:
+            case Started():
+                reason = None
+            case Stopped():
+                reason = fact.reason
+            case Ended():
+                reason = fact.result.reason
+        self._listed = self._listed.model_copy(update={"reason": reason})
 
     def evaluated(self, record: CandidateRecord) -> None:
         """Tell of the verdict on a unique sample."""

@@ -60,8 +60,9 @@ class MemoryBus:
     async def delete_queue(self, queue: str) -> None:
         """See `Bus.delete_queue`."""
         target = self._queues.pop(queue, None)
-        if target is not None:
-            self._abandoned[queue] = target.abandon()
+        consumers = [] if target is None else target.abandon()
+        if consumers:
+            self._abandoned[queue] = consumers
 
     async def queue_status(self, queue: str) -> QueueStatus:
         """See `Bus.queue_status`."""

@@ -106,7 +106,7 @@ def run_sweep_command(path: Path, options: RunOptions, *, as_json: bool) -> int:
     log_warnings_to_stderr()
     progress = ProgressConsole()
     inputs = _limited(read_inputs(path, _noting(progress)), options)
-    job = NewJob(inputs, root=options.output, journal=options.journal)
+    job = NewJob(inputs, root=options.output, journal=options.journal, use_cache=options.use_cache)
     return _run_job(job, options, progress, as_json=as_json)
 
 
@@ -123,6 +123,7 @@ def resume_sweep_command(sweep_id: str, options: RunOptions, *, as_json: bool) -
     row = asyncio.run(_sweep_row(sweep_id, options.journal))
     inputs = _limited(inputs_of(config_of(row), _noting(progress)), options)
     folder = _folder_of(row, options.output)
+    options = replace(options, use_cache=options.use_cache and row.use_cache)
     job = ResumedJob(sweep_id, inputs, folder=folder, journal=partial(opened, options.journal))
     return _run_job(job, options, progress, as_json=as_json)
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import traceback
 from typing import Final
 from uuid import uuid4
 
 import structlog
 from pydantic import ValidationError
+from tenacity import AsyncRetrying, retry_if_exception_type, wait_exponential
 
 from schemas.config import SmartSearchConfig
 from schemas.daemon import (
@@ -26,7 +28,7 @@ from spica_async.bus.port import (
     DeliveryLostError,
     Message,
 )
-from spica_async.bus.topology import COMMANDS_QUEUE, DEAD_QUEUE, declare
+from spica_async.bus.topology import COMMANDS_QUEUE, declare
 from spica_async.daemon.http.submissions import config_from_document
 from spica_async.daemon.port import (
     Control,
@@ -34,10 +36,12 @@ from spica_async.daemon.port import (
     UnknownSweepError,
     WrongStateError,
 )
-from spica_async.errors import InputError, SpicaError
-from spica_async.journal import JournalError
+from spica_async.errors import InputError, SpicaError, keep_traceback
+from spica_async.journal import JournalBusyError, JournalFullError, JournalUnavailableError
 
 _AT_ONCE: Final = 4
+_LONGEST_PAUSE_SECONDS: Final = 30.0
+_WORTH_WAITING_FOR: Final = (JournalBusyError, JournalFullError, JournalUnavailableError)
 _LONGEST_DETAIL: Final = 2000
 _STATUS: Final[tuple[tuple[type[SpicaError], int, str], ...]] = (
     (UnknownSweepError, 404, "no such sweep"),
@@ -58,7 +62,8 @@ class Commands:
     """Does what the messages of the command queue say, each once it is safe in the journal.
 
     A command that cannot be read is dead-lettered. One that cannot be obeyed is answered so, or
-    logged where nobody waits for an answer. While the journal is away commands wait in the queue.
+    logged where nobody waits for an answer. While the journal is away a few commands are held, and
+    the others wait in the queue.
 
     A command may come again when its daemon dies before it is acknowledged. That does no harm:
     a sweep that was submitted by a command is named after the command's id.
@@ -101,17 +106,35 @@ class Commands:
             return
         answer = SweepCommandAnswer(command=command.id)
         try:
-            answer = answer.model_copy(update={"sweep": await self._obey(command)})
-        except JournalError as error:
-            log.warning("commands.journal_away", error=str(error))
-            await delivery.nack(requeue=True)
-            return
+            answer = answer.model_copy(update={"sweep": await self._obey_in_the_end(command)})
         except SpicaError as error:
             problem = _problem(error)
             log.warning("commands.refused", command=command.id, detail=problem.detail)
             answer = answer.model_copy(update={"problem": problem})
+        except Exception:  # noqa: BLE001  # a bug of ours: that command would come again for ever
+            detail = f"unexpected: {keep_traceback(traceback.format_exc())}"
+            log.error("commands.failed", command=command.id, detail=detail)  # noqa: TRY400  # it is in a file
+            problem = Problem(title="failed", status=500, detail=detail)
+            answer = answer.model_copy(update={"problem": problem})
         await self._answer(message, answer)
         await delivery.ack()
+
+    async def _obey_in_the_end(self, command: SweepCommanded) -> SweepSummary:
+        """Obey a command as soon as there is a journal to write it to.
+
+        It is not given back meanwhile: the queue's limit on that would be reached in no time.
+        """
+        async for attempt in AsyncRetrying(
+            retry=retry_if_exception_type(_WORTH_WAITING_FOR),
+            wait=wait_exponential(multiplier=0.5, max=_LONGEST_PAUSE_SECONDS),
+            before_sleep=lambda state: log.warning(
+                "commands.journal_away",
+                error=str(state.outcome.exception() if state.outcome else ""),
+            ),
+        ):
+            with attempt:
+                return await self._obey(command)
+        raise AssertionError("unreachable")
 
     async def _obey(self, command: SweepCommanded) -> SweepSummary:
         data: SweepCommand = command.data
@@ -162,6 +185,3 @@ def _problem(error: SpicaError) -> Problem:
         if isinstance(error, kind):
             return Problem(title=title, status=status, detail=str(error))
     raise AssertionError(error)
-
-
-__all__ = ["DEAD_QUEUE", "Commands"]

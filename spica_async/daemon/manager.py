@@ -12,24 +12,34 @@ from pathlib import Path
 from typing import Final
 
 import structlog
+from pydantic import ValidationError
 
 from schemas.config import SmartSearchConfig
 from schemas.daemon import CandidatePage, SweepDetail, SweepSummary
 from schemas.journal import SWEEP_FACT, Stopped
 from schemas.lifecycle import SWEEP_EVENT, SweepEvent
+from schemas.summary import ListedSweep
 from spica_async.broker import BrokerOptions
 from spica_async.bus.port import Bus
 from spica_async.daemon.port import QueueFullError, UnknownSweepError, WrongStateError
-from spica_async.daemon.stored import ENDED, CandidateFiles, detail_of, summary_of
+from spica_async.daemon.stored import (
+    ENDED,
+    CandidateFiles,
+    detail_of,
+    running_detail,
+    summary_of,
+)
 from spica_async.daemon.watch import SweepWatch
 from spica_async.errors import SpicaError, first_cause, keep_traceback
 from spica_async.evaluations import FairTurns
 from spica_async.fleet import FleetView
 from spica_async.inputs import Inputs, inputs_of
-from spica_async.jobs import ResumedJob
+from spica_async.jobs import ResumedJob, SweepMovedError
 from spica_async.journal import (
     Fact,
     Journal,
+    JournalConflictError,
+    JournalDamagedError,
     JournalError,
     LeaseLostError,
     News,
@@ -52,6 +62,18 @@ LOOK_SECONDS: Final = 1.0
 
 _UNFINISHED: Final = ("queued", "running")
 _RESTING: Final = frozenset({"paused", "interrupted", "failed", "cancelled"})
+_WISHED: Final[dict[str, StoppedAs]] = {"pause": "paused", "cancel": "cancelled"}
+_WEIGHTS: Final[dict[StoppedAs, int]] = {
+    "queued": 0,
+    "interrupted": 1,
+    "paused": 2,
+    "cancelled": 3,
+}
+_SCAN_SECONDS: Final = 0.25
+_FIRST_POSTPONEMENT_SECONDS: Final = 5.0
+_LONGEST_POSTPONEMENT_SECONDS: Final = 300.0
+_MOST_FUTILE_RUNS: Final = 10
+"""A sweep that has taken its coordinator down so often is left alone."""
 
 log = structlog.get_logger(__name__)
 
@@ -81,13 +103,15 @@ class ManagerSettings:
 class _Running:
     """A sweep that this daemon runs."""
 
-    row: SweepRow
+    sweep_id: str
     watch: SweepWatch
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     stopped_as: StoppedAs = "queued"
 
     def end(self, stopped_as: StoppedAs) -> None:
-        self.stopped_as = stopped_as
+        """Stop it; of several reasons the weightiest counts."""
+        if not self.stop.is_set() or _WEIGHTS[stopped_as] > _WEIGHTS[self.stopped_as]:
+            self.stopped_as = stopped_as
         self.stop.set()
 
 
@@ -118,32 +142,42 @@ class SweepManager:
         self._news = asyncio.Event()
         self._stopping = False
         self._trouble: str | None = None
+        # When it may be tried again, by the loop's clock, and for how long it was left alone.
+        self._postponed: dict[str, tuple[float, float]] = {}
         self.on_news: Callable[[], None] = lambda: None
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run what is queued, and what others have left, until `stop` is set.
 
-        What runs then is stopped, and queued again for the next daemon.
+        What runs then is stopped, and queued again for the next daemon; so it is when this is
+        cancelled.
         """
         async with asyncio.TaskGroup() as group:
             stopping = group.create_task(stop.wait())
-            while not stop.is_set():
-                self._look.clear()
-                try:
-                    await self._start_what_waits(group)
-                    self._trouble = None
-                except JournalError as error:
-                    # Sweeps that run have a patience of their own.
-                    log.warning("daemon.journal_away", error=str(error))
-                    self._trouble = str(error)
-                looking = asyncio.ensure_future(self._look.wait())
-                await asyncio.wait(
-                    {looking, stopping}, timeout=LOOK_SECONDS, return_when="FIRST_COMPLETED"
-                )
-                looking.cancel()
-            self._stopping = True
-            for running in self._running.values():
-                running.end("queued")
+            try:
+                while not stop.is_set():
+                    self._look.clear()
+                    await self._look_around(group)
+                    looking = asyncio.ensure_future(self._look.wait())
+                    await asyncio.wait(
+                        {looking, stopping}, timeout=LOOK_SECONDS, return_when="FIRST_COMPLETED"
+                    )
+                    looking.cancel()
+            finally:
+                self._stopping = True
+                for running in self._running.values():
+                    running.end("queued")
+
+    async def _look_around(self, group: asyncio.TaskGroup) -> None:
+        try:
+            await self._start_what_waits(group)
+        except JournalError as error:
+            # Sweeps that run have a patience of their own.
+            if self._trouble is None:
+                log.warning("daemon.journal_away", error=str(error))
+            self._trouble = str(error)
+        else:
+            self._trouble = None
 
     def runs(self, sweep_id: str) -> bool:
         """Whether this daemon runs a sweep."""
@@ -184,17 +218,10 @@ class SweepManager:
     async def sweep(self, sweep_id: str) -> SweepDetail:
         """See `Control.sweep`."""
         row = await self._row(sweep_id)
-        detail = await detail_of(self._journal, row)
         running = self._running.get(sweep_id)
-        if running is None or not running.watch.progress:
-            return detail
-        return detail.model_copy(
-            update={
-                "branches": running.watch.progress,
-                "tally": running.watch.tally,
-                "best": running.watch.best(config_of(row).goal),
-            }
-        )
+        if running is not None and running.watch.progress:
+            return running_detail(row, running.watch, config_of(row).goal)
+        return await detail_of(self._journal, row)
 
     async def candidates(self, sweep_id: str, *, offset: int, limit: int) -> CandidatePage:
         """See `Control.candidates`."""
@@ -211,19 +238,20 @@ class SweepManager:
 
     async def cancel(self, sweep_id: str) -> SweepSummary:
         """See `Control.cancel`."""
-        return await self._end(sweep_id, "cancelled", from_states={*_UNFINISHED, *_RESTING})
+        return await self._end(sweep_id, "cancel", from_states={*_UNFINISHED, *_RESTING})
 
     async def pause(self, sweep_id: str) -> SweepSummary:
         """See `Control.pause`."""
-        return await self._end(sweep_id, "paused", from_states=_UNFINISHED)
+        return await self._end(sweep_id, "pause", from_states=_UNFINISHED)
 
     async def resume(self, sweep_id: str) -> SweepSummary:
         """See `Control.resume`."""
         row = await self._row(sweep_id)
-        if row.status not in _RESTING:
+        left_by_command = row.status == "running" and not row.managed and _is_left(row)
+        if row.status not in _RESTING and not left_by_command:
             raise WrongStateError(f"sweep {sweep_id} is {row.status}: it does not rest")
-        await self._journal.wish(sweep_id, None)
-        await self._write(row, "queued")
+        await self._write(row, "queued", managed=True)
+        self._postponed.pop(sweep_id, None)
         self._wake()
         return summary_of(await self._row(sweep_id))
 
@@ -233,21 +261,22 @@ class SweepManager:
             async for event in self._events_of(sweep_id, after):
                 yield event
             return
-        known = {row.sweep_id: row.events for row in await self._journal.sweeps()}
+        known = await self._journal.event_counts()
         while True:
             news = self._news
-            for row in await self._journal.sweeps():
-                before = known.get(row.sweep_id, 0)
-                if row.events > before:
-                    async for recorded in self._journal.events(row.sweep_id, before):
-                        known[row.sweep_id] = recorded.number
+            for changed, number in (await self._journal.event_counts()).items():
+                if number > known.get(changed, 0):
+                    async for recorded in self._journal.events(changed, known.get(changed, 0)):
+                        known[changed] = recorded.number
                         yield SWEEP_EVENT.validate_json(recorded.body)
+            await asyncio.sleep(_SCAN_SECONDS)
             await _set_or_late(news)
 
     async def troubles(self) -> Sequence[str]:
         """See `Control.troubles`."""
         if self._trouble is not None:
-            return [self._trouble]
+            # Anybody may ask, so the details are in the log.
+            return ["the journal is away"]
         return ["it is ending"] if self._stopping else []
 
     # How it does that.
@@ -276,112 +305,161 @@ class SweepManager:
             inputs_of, limited, lambda line: log.info("sweep.note", note=line)
         )
 
-    async def _end(
-        self, sweep_id: str, stopped_as: StoppedAs, *, from_states: Collection[str]
-    ) -> SweepSummary:
+    async def _end(self, sweep_id: str, wish: str, *, from_states: Collection[str]) -> SweepSummary:
         row = await self._row(sweep_id)
-        if row.status not in from_states or row.status == stopped_as:
+        if row.status not in from_states or row.status == _WISHED[wish]:
             raise WrongStateError(f"sweep {sweep_id} is {row.status}")
+        if row.status != "running" and not self.runs(sweep_id):
+            with suppress(SweepTakenError):  # Somebody has begun to run it: see below.
+                await self._rest(row, _WISHED[wish])
+                return summary_of(await self._row(sweep_id))
+        elif not row.managed and not self.runs(sweep_id):
+            # Of a command, which grants no wishes.
+            if not _is_left(row):
+                raise WrongStateError(f"sweep {sweep_id} is run by {row.owner}, no daemon")
+            await self._write(row, _WISHED[wish])
+            return summary_of(await self._row(sweep_id))
+        # Before it has an effect, so that it is granted whatever becomes of us. Other daemons look
+        # at the wishes for what they run, and for what nobody runs any more.
+        if row.wish != "cancel":
+            await self._journal.wish(sweep_id, wish)
         running = self._running.get(sweep_id)
         if running is not None:
-            running.end(stopped_as)
-        elif row.status == "running":
-            # Whoever runs it looks at its wishes as often as we do; if nobody does, we shall.
-            await self._journal.wish(sweep_id, "pause" if stopped_as == "paused" else "cancel")
-            self._wake()
-        else:
-            await self._rest(row, stopped_as)
+            running.end(_WISHED[wish])
+        self._wake()
         return summary_of(await self._row(sweep_id))
 
-    async def _rest(self, row: SweepRow, status: StoppedAs, failure: str | None = None) -> None:
-        """Let a sweep rest that nobody runs, and that was left in good order.
+    async def _rest(self, row: SweepRow, status: str, failure: str | None = None) -> None:
+        """Let a sweep rest that nobody runs.
 
         Raises:
-            WrongStateError: somebody runs it by now.
+            SweepTakenError: somebody runs it by now.
+            WrongStateError: it is in another state by now.
         """
-        latest = await self._journal.latest(row.sweep_id, ["stopped"])
-        before = SWEEP_FACT.validate_json(latest.fact.body) if latest is not None else None
+        before = await self._last_stop(row.sweep_id)
         stopped = Stopped(
             at=before.at if before is not None else 0.0,
             reason=failure or f"it was {status} while nobody ran it",
             failed=failure is not None,
             cancelled=status == "cancelled",
-            result=before.result if isinstance(before, Stopped) else None,
+            result=before.result if before is not None else None,
         )
-        await self._write(row, status if failure is None else "failed", stopped)
+        await self._write(row, status, stopped)
 
-    async def _write(self, row: SweepRow, status: str, fact: Stopped | None = None) -> None:
+    async def _last_stop(self, sweep_id: str) -> Stopped | None:
+        recorded = await self._journal.latest(sweep_id, ["stopped"])
+        try:
+            fact = SWEEP_FACT.validate_json(recorded.fact.body) if recorded is not None else None
+        except ValidationError:
+            return None  # Of another version; it is for the figures alone.
+        return fact if isinstance(fact, Stopped) else None
+
+    async def _write(
+        self,
+        row: SweepRow,
+        status: str,
+        fact: Stopped | None = None,
+        *,
+        managed: bool | None = None,
+    ) -> None:
         """Write a sweep's new status, and the fact that makes it so.
 
         Raises:
-            WrongStateError: somebody runs it by now.
+            SweepTakenError: somebody runs it by now.
+            WrongStateError: it is in another state by now.
         """
         lease = new_lease()
+        await take(self._journal, row.sweep_id, lease)
         try:
-            await take(self._journal, row.sweep_id, lease)
-        except SweepTakenError as error:
-            raise WrongStateError(str(error)) from error
-        try:
-            row = await self._row(row.sweep_id)
-            facts, events = [], []
-            if fact is not None:
-                facts = [Fact(fact.kind, fact.model_dump_json())]
-                told = SweepLifecycle(config_of(row).goal).fact(fact)
-                events = [
-                    SweepEvent.of(row.sweep_id, number, data).model_dump_json(exclude_none=True)
-                    for number, data in enumerate(told, row.events + 1)
-                ]
-            news = News(status=status, events=events, events_after=row.events, managed=True)
-            await self._journal.append(row.sweep_id, lease.owner, facts, after=row.last, news=news)
+            now = await self._row(row.sweep_id)
+            if now.status != row.status:
+                raise WrongStateError(f"sweep {row.sweep_id} is {now.status} by now")
+            listed = ListedSweep.model_validate_json(now.summary)
+            reason = fact.reason if fact is not None else None
+            news = News(
+                status=status,
+                summary=listed.model_copy(update={"reason": reason}).model_dump_json(),
+                events=await self._events_for(now, fact) if fact is not None else [],
+                events_after=now.events,
+                managed=managed,
+                granted=True,
+            )
+            facts = [Fact(fact.kind, fact.model_dump_json())] if fact is not None else []
+            await self._journal.append(row.sweep_id, lease.owner, facts, after=now.last, news=news)
         finally:
             await self._journal.give_back(row.sweep_id, lease.owner)
         self._tell_news()
 
+    async def _events_for(self, row: SweepRow, fact: Stopped) -> list[str]:
+        """What others are told of a fact that is written while nobody runs the sweep.
+
+        Nothing where they may not have been told yet of what comes before it: when the sweep is
+        resumed, they are told of both.
+        """
+        if await self._journal.latest(row.sweep_id, ["suggested"], after=row.last - 1) is not None:
+            return []
+        try:
+            told = SweepLifecycle(config_of(row).goal).fact(fact)
+        except JournalError:
+            return []  # Its configuration cannot be read.
+        return [
+            SweepEvent.of(row.sweep_id, number, data).model_dump_json(exclude_none=True)
+            for number, data in enumerate(told, row.events + 1)
+        ]
+
     async def _start_what_waits(self, group: asyncio.TaskGroup) -> None:
-        rows = await self._journal.sweeps(_UNFINISHED)
+        rows = [row for row in await self._journal.sweeps(_UNFINISHED) if row.managed]
         for row in rows:
             running = self._running.get(row.sweep_id)
             if running is not None and row.wish is not None:
-                running.end(_as_wished(row))
-        waiting = [row for row in rows if self._is_free(row)]
+                running.end(_WISHED[row.wish])
+        now = asyncio.get_running_loop().time()
+        waiting = [
+            row
+            for row in rows
+            if not self.runs(row.sweep_id)
+            and _is_left(row)
+            and self._postponed.get(row.sweep_id, (0.0, 0.0))[0] <= now
+        ]
         waiting.sort(key=lambda row: (-row.priority, row.submitted_at, row.sweep_id))
         for row in waiting:
             if row.wish is None and len(self._running) >= self._settings.parallel_sweeps:
                 continue
             watch = SweepWatch(row.sweep_id, self._on_fleet)
-            running = self._running[row.sweep_id] = _Running(row, watch)
+            running = self._running[row.sweep_id] = _Running(row.sweep_id, watch)
             if row.wish is not None:
                 # Its coordinator has died: it is brought back to be left in good order.
-                running.end(_as_wished(row))
+                running.end(_WISHED[row.wish])
             group.create_task(self._run_one(running))
-
-    def _is_free(self, row: SweepRow) -> bool:
-        if not row.managed or row.sweep_id in self._running:
-            return False
-        return row.owner is None or row.lease_seconds <= 0 or is_dead(row.owner)
 
     async def _run_one(self, running: _Running) -> None:
         """Run a sweep to its end; whatever goes wrong with it is its own."""
-        row = running.row
+        sweep_id = running.sweep_id
         try:
             await self._run_job(running)
+            self._postponed.pop(sweep_id, None)
+        except SweepMovedError as error:
+            log.info("sweep.moved", sweep=sweep_id, error=str(error))
         except (SweepTakenError, LeaseLostError) as error:
-            log.info("sweep.taken_by_another", sweep=row.sweep_id, error=str(error))
+            log.info("sweep.taken_by_another", sweep=sweep_id, error=str(error))
+            self._postpone(sweep_id)
+        except (JournalDamagedError, JournalConflictError) as error:
+            await self._fail(sweep_id, str(error))
         except JournalError as error:
-            # It is looked at again as soon as there is a journal.
-            log.warning("sweep.left", sweep=row.sweep_id, error=str(error))
+            log.warning("sweep.left", sweep=sweep_id, error=str(error))
+            self._postpone(sweep_id)
         except SpicaError as error:
-            await self._fail(row, str(error))
+            await self._fail(sweep_id, str(error))
         except Exception:  # noqa: BLE001  # a bug of ours must not take the other sweeps along
             told = keep_traceback(traceback.format_exc())
-            await self._fail(row, f"unexpected: {told}")
+            await self._fail(sweep_id, f"unexpected: {told}")
         finally:
-            del self._running[row.sweep_id]
+            del self._running[sweep_id]
             self._tell_news()
             self._wake()
 
     async def _run_job(self, running: _Running) -> None:
-        row = running.row
+        row = await self._row(running.sweep_id)
         inputs = await self._inputs(config_of(row))
         job = ResumedJob(
             row.sweep_id,
@@ -389,6 +467,8 @@ class SweepManager:
             folder=Path(row.folder),
             journal=lambda: nullcontext(self._journal),
             news=self._tell_news,
+            only_from=_UNFINISHED,
+            most_futile_runs=_MOST_FUTILE_RUNS,
         )
         async with self._turns.share(row.priority) as share:
             means = Means(
@@ -409,13 +489,21 @@ class SweepManager:
                     raise cause from group
                 raise
 
-    async def _fail(self, row: SweepRow, reason: str) -> None:
-        log.error("sweep.failed", sweep=row.sweep_id, reason=reason)
+    async def _fail(self, sweep_id: str, reason: str) -> None:
+        log.error("sweep.failed", sweep=sweep_id, reason=reason)
         try:
-            if (await self._row(row.sweep_id)).status in _UNFINISHED:
-                await self._rest(row, "interrupted", reason)
+            row = await self._row(sweep_id)
+            if row.status in _UNFINISHED:
+                await self._rest(row, "failed", reason)
         except SpicaError as error:
-            log.warning("sweep.failure_unwritten", sweep=row.sweep_id, error=str(error))
+            log.warning("sweep.failure_unwritten", sweep=sweep_id, error=str(error))
+            self._postpone(sweep_id)
+
+    def _postpone(self, sweep_id: str) -> None:
+        """Leave a sweep alone for a while, each time for longer."""
+        _, last = self._postponed.get(sweep_id, (0.0, _FIRST_POSTPONEMENT_SECONDS / 2))
+        pause = min(2 * last, _LONGEST_POSTPONEMENT_SECONDS)
+        self._postponed[sweep_id] = asyncio.get_running_loop().time() + pause, pause
 
     def _on_fleet(self, view: FleetView) -> None:
         self._turns.resize(view.slots or self._settings.slots)
@@ -433,8 +521,9 @@ def _named_after(token: str) -> str:
     return f"command-{hashlib.sha256(token.encode()).hexdigest()[:24]}"
 
 
-def _as_wished(row: SweepRow) -> StoppedAs:
-    return "paused" if row.wish == "pause" else "cancelled"
+def _is_left(row: SweepRow) -> bool:
+    """Whether nobody runs a sweep, as far as we can tell."""
+    return row.owner is None or row.lease_seconds <= 0 or is_dead(row.owner)
 
 
 async def _set_or_late(event: asyncio.Event) -> None:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
 import structlog
 
-from schemas.lifecycle import SWEEP_EVENT
 from spica_async.bus.port import Bus, BusError, Message, MessageTooLargeError
-from spica_async.journal import Journal, JournalError, SweepRow
+from spica_async.journal import Journal, JournalError, Lease, RecordedEvent, SweepTakenError
+from spica_async.journal.owner import this_owner
 
 LOOK_SECONDS: Final = 1.0
 _LONGEST_PAUSE_SECONDS: Final = 30.0
+_TELLING_SECONDS: Final = 30.0
 _AT_ONCE: Final = 50
 """Events between one note of what was told and the next; after a crash so many come again."""
 
@@ -70,22 +72,25 @@ class Outbox:
             JournalError: the journal is.
         """
         for sweep_id in await self._journal.unpublished():
-            row = await self._journal.sweep(sweep_id)
-            if row.lease_seconds <= 0 or self._is_ours(sweep_id):
-                await self._publish(row)
+            if self._is_ours(sweep_id):
+                await self._publish(sweep_id)
+                continue
+            # Of one that nobody runs, one daemon at a time tells; of others their own.
+            lease = Lease(this_owner(), _TELLING_SECONDS)
+            try:
+                await self._journal.take(sweep_id, lease)
+            except SweepTakenError:
+                continue
+            try:
+                await self._publish(sweep_id)
+            finally:
+                await self._journal.give_back(sweep_id, lease.owner)
 
-    async def _publish(self, row: SweepRow) -> None:
-        sweep_id = row.sweep_id
-        told = noted = row.published
+    async def _publish(self, sweep_id: str) -> None:
+        told = noted = (await self._journal.sweep(sweep_id)).published
         try:
-            async for recorded in self._journal.events(sweep_id, row.published):
-                event = SWEEP_EVENT.validate_json(recorded.body)
-                message = Message(recorded.body.encode(), event.id, event.type)
-                try:
-                    await self._bus.publish_event(event.data.kind, message, confirmed=True)
-                except MessageTooLargeError as error:
-                    # A subscriber sees by the numbers that it lacks one, and can ask for it.
-                    log.warning("outbox.event_too_large", event_id=event.id, error=str(error))
+            async for recorded in self._journal.events(sweep_id, told):
+                await self._tell(sweep_id, recorded)
                 told = recorded.number
                 if told - noted >= _AT_ONCE:
                     await self._journal.published(sweep_id, told)
@@ -93,3 +98,18 @@ class Outbox:
         finally:
             if told > noted:
                 await self._journal.published(sweep_id, told)
+
+    async def _tell(self, sweep_id: str, recorded: RecordedEvent) -> None:
+        try:
+            # As it is written, whichever version has written it.
+            event = json.loads(recorded.body)
+            id_, type_, topic = event["id"], event["type"], event["data"]["kind"]
+        except (ValueError, LookupError, TypeError):
+            log.exception("outbox.unreadable", sweep=sweep_id, number=recorded.number)
+            return
+        message = Message(recorded.body.encode(), id_, type_)
+        try:
+            await self._bus.publish_event(topic, message, confirmed=True)
+        except MessageTooLargeError as error:
+            # A subscriber sees by the numbers that it lacks one, and can ask for it.
+            log.warning("outbox.event_too_large", event_id=id_, error=str(error))

@@ -24,7 +24,7 @@ from spica_async.daemon.http.settings import HttpSettings
 from spica_async.daemon.manager import ManagerSettings, SweepManager
 from spica_async.daemon.outbox import Outbox
 from spica_async.engine.versions import engine_fingerprint
-from spica_async.errors import SpicaError, first_cause
+from spica_async.errors import InputError, SpicaError, first_cause
 from spica_async.interrupts import Interrupts
 from spica_async.journal import Journal
 from spica_async.journal.opening import JournalOptions, opened
@@ -166,6 +166,20 @@ async def _bus(broker: BrokerOptions | None) -> AsyncIterator[Bus]:
         yield bus
 
 
+def _logs(options: DaemonOptions) -> Path:
+    """The folder for what replay processes have to say.
+
+    Raises:
+        InputError: it cannot be made.
+    """
+    folder = options.output.absolute() / "logs"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"--output {options.output}: {error.strerror or error}") from None
+    return folder
+
+
 @asynccontextmanager
 async def _worker(options: DaemonOptions, bus: Bus) -> AsyncIterator[None]:
     worker = WorkerOptions(
@@ -174,7 +188,7 @@ async def _worker(options: DaemonOptions, bus: Bus) -> AsyncIterator[None]:
         drain_seconds=0,
         hard_limit_seconds=options.broker.hard_limit_seconds if options.broker else None,
         traces=TraceCache.open() if options.broker else None,
-        children=ChildSettings(log_folder=options.output.absolute()),
+        children=ChildSettings(log_folder=_logs(options)),
     )
     async with AsyncExitStack() as stack:
         if options.broker is not None:

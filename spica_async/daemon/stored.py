@@ -12,9 +12,11 @@ from typing import Final, cast, get_args
 from pydantic import JsonValue, TypeAdapter, ValidationError
 
 from schemas.daemon import BranchProgress, CandidatePage, SweepDetail, SweepState, SweepSummary
+from schemas.goal import OptimizationGoal
 from schemas.journal import SWEEP_FACT, Ended, Stopped
 from schemas.results import CandidateRecord, SweepResult, SweepStatus
 from schemas.summary import ListedSweep
+from spica_async.daemon.watch import SweepWatch
 from spica_async.journal import Journal, JournalDamagedError, SweepRow
 
 ENDED: Final = frozenset(get_args(SweepStatus)) - {"interrupted"}
@@ -41,6 +43,7 @@ def summary_of(row: SweepRow) -> SweepSummary:
         budget=listed.per_branch * listed.branches,
         feasible=listed.feasible,
         best_score=listed.best_score,
+        reason=None if row.status in {"queued", "running"} else listed.reason,
         runner=row.owner if row.lease_seconds > 0 else None,
     )
 
@@ -53,7 +56,6 @@ async def detail_of(journal: Journal, row: SweepRow) -> SweepDetail:
     """
     recorded = await journal.latest(row.sweep_id, ["ended", "stopped"])
     result: SweepResult | None = None
-    reason: str | None = None
     elapsed = 0.0
     if recorded is not None:
         try:
@@ -64,14 +66,7 @@ async def detail_of(journal: Journal, row: SweepRow) -> SweepDetail:
             ) from error
         if isinstance(fact, Ended | Stopped):
             result, elapsed = fact.result, fact.at
-            reason = fact.reason if isinstance(fact, Stopped) else fact.result.reason
-    detail = SweepDetail(
-        **summary_of(row).model_dump(),
-        config=_CONFIG.validate_json(row.config),
-        results_dir=row.folder,
-        elapsed_seconds=elapsed,
-    )
-    detail = detail.model_copy(update={"reason": reason})
+    detail = _bare_detail(row).model_copy(update={"elapsed_seconds": elapsed})
     if result is None:
         return detail
     return detail.model_copy(
@@ -91,6 +86,26 @@ async def detail_of(journal: Journal, row: SweepRow) -> SweepDetail:
                 for branch in result.branches
             ],
         }
+    )
+
+
+def running_detail(row: SweepRow, watch: SweepWatch, goal: OptimizationGoal) -> SweepDetail:
+    """A sweep as it is being run."""
+    return _bare_detail(row).model_copy(
+        update={
+            "elapsed_seconds": watch.elapsed_seconds,
+            "branches": watch.progress,
+            "tally": watch.tally,
+            "best": watch.best(goal, most=SHOWN),
+        }
+    )
+
+
+def _bare_detail(row: SweepRow) -> SweepDetail:
+    return SweepDetail(
+        **summary_of(row).model_dump(),
+        config=_CONFIG.validate_json(row.config),
+        results_dir=row.folder,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import structlog
@@ -10,7 +11,6 @@ from schemas.daemon import BranchProgress
 from schemas.goal import OptimizationGoal, OptimizationTarget
 from schemas.results import CandidateRecord, RankedCandidate, Tally
 from spica_async.branch_course import BranchCourse
-from spica_async.daemon.stored import SHOWN
 from spica_async.fleet import FleetView
 from spica_async.outcome import branch_result, ranked, sum_tallies
 from spica_async.scoring import pareto_front, rank
@@ -35,6 +35,7 @@ class SweepWatch:
         self.doing = ""
         self._on_fleet = on_fleet
         self._branches: dict[str, BranchCourse] = {}
+        self._last_found = 0.0, time.monotonic()
         self._log = structlog.get_logger(__name__).bind(sweep=sweep_id)
 
     def start(self) -> None:
@@ -56,12 +57,16 @@ class SweepWatch:
 
     def restored(self, record: CandidateRecord) -> None:
         """Keep what an earlier run has found."""
-        self.records.append(record)
+        self._keep(record)
 
     def evaluated(self, record: CandidateRecord) -> None:
         """Keep what is found."""
-        self.records.append(record)
+        self._keep(record)
         self._log.info("sweep.candidate", candidate=record.candidate_id, outcome=record.outcome)
+
+    def _keep(self, record: CandidateRecord) -> None:
+        self.records.append(record)
+        self._last_found = record.found_seconds, time.monotonic()
 
     def progressed(self, branch: BranchCourse) -> None:
         """Keep where it stands."""
@@ -70,6 +75,12 @@ class SweepWatch:
     def fleet(self, view: FleetView) -> None:
         """Tell the daemon what there is of workers."""
         self._on_fleet(view)
+
+    @property
+    def elapsed_seconds(self) -> float:
+        """How long the sweep has run for, about: from when its last candidate was found."""
+        found, heard = self._last_found
+        return found + time.monotonic() - heard
 
     @property
     def progress(self) -> list[BranchProgress]:
@@ -92,11 +103,11 @@ class SweepWatch:
         """The suggestions of all branches by what became of them."""
         return sum_tallies(branch_result(branch).tally for branch in self._branches.values())
 
-    def best(self, goal: OptimizationGoal) -> list[RankedCandidate]:
-        """The best of the ranking, or the front under a Pareto goal."""
+    def best(self, goal: OptimizationGoal, *, most: int) -> list[RankedCandidate]:
+        """So many of the ranking at most, or the whole front under a Pareto goal."""
         found = [c for branch in self._branches.values() for c in branch.candidates]
         if goal.target is OptimizationTarget.PARETO:
             ordered = pareto_front(found, goal.objectives)
         else:
-            ordered = rank(found)[:SHOWN]
+            ordered = rank(found)[:most]
         return [ranked(candidate) for candidate in ordered]

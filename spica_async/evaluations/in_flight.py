@@ -87,6 +87,9 @@ class Evaluations:
 
     At most `parallel` requests are in flight; further ones wait their turn in order. Opened by
     `open`, which tells of the parameters.
+
+    Attributes:
+        says_goodbye: whether closing ends what is under way; otherwise that is for a later run.
     """
 
     def __init__(
@@ -134,7 +137,7 @@ class Evaluations:
         self._ended: set[str] = set(earlier.ended)
         self._taking: set[asyncio.Task[None]] = set()
         self._cancelled = False
-        self._says_goodbye = True
+        self.says_goodbye = True
 
     @classmethod
     @asynccontextmanager
@@ -155,7 +158,7 @@ class Evaluations:
         """Declare the queues, take results and look after requests while the context is open.
 
         Closing tells the workers that nobody waits any more, and deletes the results queue,
-        unless `leave_all_as_it_is` was called.
+        unless it is not to say goodbye.
 
         Args:
             bus: that the workers are on.
@@ -215,7 +218,7 @@ class Evaluations:
             raise
         finally:
             evaluations._report()
-            if reachable and evaluations._says_goodbye:
+            if reachable and evaluations.says_goodbye:
                 await evaluations._leave()
 
     @property
@@ -284,10 +287,6 @@ class Evaluations:
         waiting = _Waiting(request.sweep_id, asyncio.get_running_loop().create_future())
         self._waiting[request.evaluation_id] = waiting
         return waiting
-
-    def leave_all_as_it_is(self) -> None:
-        """Close without a goodbye: requests and the queue of results are for a later run."""
-        self._says_goodbye = False
 
     async def cancel(self, grace_seconds: float) -> None:
         """Send nothing more and give up what is not known to run, here and on the workers.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol, Self, TypeVar
 
 import structlog
@@ -17,7 +17,8 @@ from tenacity import (
     wait_exponential,
 )
 
-from schemas.journal import Ended, Stopped, SweepFact
+from schemas.journal import Ended, Stopped, Suggested, SweepFact
+from schemas.results import CandidateRecord
 from spica_async.journal.port import (
     Fact,
     Journal,
@@ -48,7 +49,12 @@ class FactLog(Protocol):
     """Where the facts of a sweep go before they are acted upon."""
 
     async def record(
-        self, fact: SweepFact, apply: Callable[[], ResultT], *, status: str | None = None
+        self,
+        fact: SweepFact,
+        apply: Callable[[], ResultT],
+        *,
+        status: str | None = None,
+        verdict: Callable[[], CandidateRecord] | None = None,
     ) -> ResultT:
         """Write a fact down, and once it is there apply it; returns what that returns.
 
@@ -60,6 +66,8 @@ class FactLog(Protocol):
             fact: what is so from now on.
             apply: lets it have its effect, without waiting for anything.
             status: the sweep's from now on; None leaves it as it is.
+            verdict: works out what others are to be told of it, before it has its effect; that is
+                written together with the fact.
 
         Raises:
             JournalError: it cannot be written. Then it is not applied.
@@ -86,6 +94,9 @@ class Telling(Protocol):
     def fact(self, fact: SweepFact) -> None:
         """Tell of a fact, before it has its effect."""
 
+    def evaluated(self, record: CandidateRecord) -> None:
+        """Tell of the verdict on a unique sample."""
+
     def take(self, status: str | None = None) -> News:
         """What the journal is to be told beside facts; it is taken for stored from now on."""
 
@@ -102,6 +113,7 @@ class NoLog:
         apply: Callable[[], ResultT],
         *,
         status: str | None = None,  # noqa: ARG002  # as above
+        verdict: Callable[[], CandidateRecord] | None = None,  # noqa: ARG002  # as above
     ) -> ResultT:
         """Apply a fact at once."""
         return apply()
@@ -116,6 +128,7 @@ class _Entry:
 
     fact: SweepFact
     status: str | None = None
+    verdict: Callable[[], CandidateRecord] | None = None
     apply: Callable[[], Any] = lambda: None
     applied: asyncio.Future[Any] | None = None
 
@@ -144,6 +157,7 @@ class SweepLog:
         self._telling = telling
         self._patience = patience_seconds
         self._entries: asyncio.Queue[_Entry | None] = asyncio.Queue()
+        self._taken: list[_Entry] = []
         self._closed = False
 
     @classmethod
@@ -195,13 +209,18 @@ class SweepLog:
             await opened._give_back()
 
     async def record(
-        self, fact: SweepFact, apply: Callable[[], ResultT], *, status: str | None = None
+        self,
+        fact: SweepFact,
+        apply: Callable[[], ResultT],
+        *,
+        status: str | None = None,
+        verdict: Callable[[], CandidateRecord] | None = None,
     ) -> ResultT:
         """See `FactLog.record`."""
         if self._closed:
             raise JournalUnavailableError(f"sweep {self._sweep_id} is not written any more")
         applied: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._entries.put_nowait(_Entry(fact, status, apply, applied))
+        self._entries.put_nowait(_Entry(fact, status, verdict, apply, applied))
         result: ResultT = await applied
         return result
 
@@ -212,15 +231,33 @@ class SweepLog:
         self._entries.put_nowait(_Entry(fact))
 
     async def _write_all(self) -> None:
-        closing = False
-        while not closing:
-            taken = await self._next()
-            closing = None in taken
-            entries = [entry for entry in taken if entry is not None]
-            for batch in _in_turn(entries):
-                await self._write(batch)
-            if self._telling.pending and (closing or not entries):
-                await self._write([])
+        try:
+            closing = False
+            while not closing:
+                taken = await self._next()
+                closing = None in taken
+                self._taken = [entry for entry in taken if entry is not None]
+                for batch in _in_turn(self._taken):
+                    await self._write(batch)
+                if self._telling.pending and (closing or not self._taken):
+                    await self._write([])
+        except BaseException as error:
+            self._give_up(error)
+            raise
+
+    def _give_up(self, error: BaseException) -> None:
+        """Tell all who wait that what they have recorded is not written, or not known to be."""
+        self._closed = True
+        left = self._taken
+        while not self._entries.empty():
+            entry = self._entries.get_nowait()
+            left += [] if entry is None else [entry]
+        told = error
+        if not isinstance(error, JournalError):
+            told = JournalUnavailableError(f"sweep {self._sweep_id} is not written any more")
+        for entry in left:
+            if entry.applied is not None and not entry.applied.done():
+                entry.applied.set_exception(told)
 
     async def _next(self) -> list[_Entry | None]:
         """What is to be written next, a None behind it when that is all; maybe nothing for now."""
@@ -243,19 +280,17 @@ class SweepLog:
     async def _write(self, entries: Sequence[_Entry]) -> None:
         facts = [Fact(entry.fact.kind, entry.fact.model_dump_json()) for entry in entries]
         statuses = [entry.status for entry in entries if entry.status is not None]
-        last = _is_last(entries[0]) if entries else False
-        if last:
-            # Nobody may come back to tell of it, so it goes with the fact itself.
-            self._telling.fact(entries[0].fact)
-        try:
-            await self._append(facts, self._telling.take(statuses[-1] if statuses else None))
-        except JournalError:
-            self._closed = True
-            raise
+        for entry in entries:
+            # With the fact itself, for nobody may come back to tell of it.
+            self._telling.fact(entry.fact)
+            if entry.verdict is not None:
+                self._telling.evaluated(entry.verdict())
+        news = self._telling.take(statuses[-1] if statuses else None)
+        if any(isinstance(entry.fact, Ended | Stopped) for entry in entries):
+            news = replace(news, granted=True)
+        await self._append(facts, news)
         self._telling.written()
         for entry in entries:
-            if not last:
-                self._telling.fact(entry.fact)
             _apply(entry)
 
     async def _append(self, facts: Sequence[Fact], news: News) -> None:
@@ -316,21 +351,17 @@ class SweepLog:
             log.warning("journal.away", sweep=self._sweep_id, error=str(error))
 
 
-def _is_last(entry: _Entry) -> bool:
-    return isinstance(entry.fact, Ended | Stopped)
-
-
 def _in_turn(entries: Sequence[_Entry]) -> Iterator[Sequence[_Entry]]:
-    """What to write in one go: the last fact of a run after all others have had their effect."""
+    """What to write in one go: suggestions come last in it.
+
+    What others are told of samples without room shows only as suggestions have their effect, and
+    is to come before what they are told of later facts.
+    """
     start = 0
-    for at, entry in enumerate(entries):
-        if _is_last(entry):
-            if start < at:
-                yield entries[start:at]
-            yield entries[at : at + 1]
-            start = at + 1
-    if start < len(entries):
-        yield entries[start:]
+    for at, entry in enumerate(entries, 1):
+        if isinstance(entry.fact, Suggested) or at == len(entries):
+            yield entries[start:at]
+            start = at
 
 
 def _apply(entry: _Entry) -> None:

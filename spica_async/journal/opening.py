@@ -94,24 +94,6 @@ def new_lease() -> Lease:
     return Lease(this_owner(), LEASE_SECONDS)
 
 
-async def enter(
-    journal: Journal, sweep_id: str, config: SmartSearchConfig, folder: Path, lease: Lease
-) -> None:
-    """Enter a new sweep that we run.
-
-    Args:
-        journal: that is to have it.
-        sweep_id: its name.
-        config: its configuration.
-        folder: absolute path of its results.
-        lease: ours.
-
-    Raises:
-        JournalError: it cannot be entered.
-    """
-    await journal.create(new_sweep(sweep_id, config, folder), lease)
-
-
 def new_sweep(
     sweep_id: str,
     config: SmartSearchConfig,

@@ -8,7 +8,7 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from schemas.journal import SWEEP_FACT, Ended, Planned, Started, SweepFact
+from schemas.journal import SWEEP_FACT, Ended, Measured, Planned, Started, Stopped, SweepFact
 from spica_async.journal.port import Journal, JournalDamagedError
 
 MEMORY_BUS: Final = "memory"
@@ -26,6 +26,7 @@ class PastRuns:
         runs: how often it was begun or resumed.
         elapsed_seconds: how long it has run for, the planning before its first run included.
         search_seconds: the same, without any planning.
+        futile_runs: how many runs in a row have died before they had measured anything.
         ended: how it ended, if it has.
     """
 
@@ -35,6 +36,7 @@ class PastRuns:
     runs: int = 0
     elapsed_seconds: float = 0.0
     search_seconds: float = 0.0
+    futile_runs: int = 0
     ended: Ended | None = None
     _started_at: float | None = None
 
@@ -64,9 +66,12 @@ class PastRuns:
         self.facts.append(fact)
         if isinstance(fact, Started):
             self.runs = fact.run
+            self.futile_runs += 1
             self._started_at = fact.at
         elif self._started_at is not None:
             self.search_seconds += max(0.0, fact.at - max(self._started_at, self.elapsed_seconds))
+        if isinstance(fact, Measured | Stopped):
+            self.futile_runs = 0
         if isinstance(fact, Planned):
             self.planned = fact
         elif isinstance(fact, Ended):

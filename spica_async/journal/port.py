@@ -194,6 +194,8 @@ class News:
         events: What others are to be told, each as JSON.
         events_after: The number of the latest event so far.
         managed: Whether daemons may run it by themselves from now on; None leaves it as it is.
+            What was to be told of it before that is taken for told.
+        granted: Whether what somebody wished is done with.
     """
 
     status: str | None = None
@@ -201,6 +203,7 @@ class News:
     events: Sequence[str] = ()
     events_after: int = 0
     managed: bool | None = None
+    granted: bool = False
 
 
 class Journal(Protocol):
@@ -229,7 +232,13 @@ class Journal(Protocol):
         """
 
     async def sweeps(self, statuses: Collection[str] | None = None) -> list[SweepRow]:
-        """All sweeps, or those of some statuses, the latest submitted first."""
+        """All sweeps, or those of some statuses, the latest submitted first.
+
+        Their configurations are left out: `sweep` has them.
+        """
+
+    async def event_counts(self) -> dict[str, int]:
+        """The number of the latest event of every sweep, by its name."""
 
     async def take(self, sweep_id: str, lease: Lease, *, instead_of: str | None = None) -> int:
         """Run a sweep that nobody runs, or go on running it.
@@ -289,8 +298,10 @@ class Journal(Protocol):
     def facts(self, sweep_id: str, after: int = 0) -> AsyncIterator[RecordedFact]:
         """The facts of a sweep that come after a number, in order; none for an unknown sweep."""
 
-    async def latest(self, sweep_id: str, kinds: Collection[str]) -> RecordedFact | None:
-        """The latest fact of a sweep that is of one of these kinds; None if there is none."""
+    async def latest(
+        self, sweep_id: str, kinds: Collection[str], *, after: int = 0
+    ) -> RecordedFact | None:
+        """The latest fact of a sweep, after a number, that is of one of these kinds, if any is."""
 
     def events(self, sweep_id: str, after: int = 0) -> AsyncIterator[RecordedEvent]:
         """What others are told of a sweep after an event, in order; none for an unknown sweep."""

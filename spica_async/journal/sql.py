@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from sqlalchemy import func, insert, null, select, update
+from sqlalchemy import case, func, insert, literal, null, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -116,11 +116,21 @@ class SqlJournal:
 
         async def work(connection: AsyncConnection) -> list[SweepRow]:
             table = sweeps_table.c
-            wanted = self._rows().order_by(table.submitted_at.desc(), table.sweep_id)
+            wanted = self._rows(literal("")).order_by(table.submitted_at.desc(), table.sweep_id)
             if statuses is not None:
                 wanted = wanted.where(table.status.in_(statuses))
             found = await connection.execute(wanted)
             return [_sweep_row(row) for row in found]
+
+        return await self._do.read(work)
+
+    async def event_counts(self) -> dict[str, int]:
+        """See `Journal.event_counts`."""
+
+        async def work(connection: AsyncConnection) -> dict[str, int]:
+            table = sweeps_table.c
+            found = await connection.execute(select(table.sweep_id, table.events))
+            return {row.sweep_id: row.events for row in found.all()}
 
         return await self._do.read(work)
 
@@ -195,13 +205,7 @@ class SqlJournal:
                 table.lease_until > self._database.now(),
             )
             as_expected = [table.last == after]
-            values: dict[str, Any] = {"last": last}
-            if news.status is not None:
-                values["status"] = news.status
-            if news.summary is not None:
-                values["summary"] = news.summary
-            if news.managed is not None:
-                values["managed"] = int(news.managed)
+            values = {"last": last, **_new_values(news)}
             if news.events:
                 as_expected.append(table.events == news.events_after)
                 values["events"] = last_event
@@ -218,9 +222,11 @@ class SqlJournal:
             row = found.one_or_none()
             if row is None:
                 raise LeaseLostError(f"sweep {sweep_id} is not run by {owner} any more")
-            as_asked = row.last == last and news.status in (None, row.status)
-            if news.events:
-                as_asked = as_asked and row.events == last_event
+            as_asked = (
+                row.last == last
+                and news.status in (None, row.status)
+                and (row.events == last_event or not news.events)
+            )
             if not (as_asked and await self._stand(connection, sweep_id, facts, after)):
                 raise JournalConflictError(
                     f"sweep {sweep_id}: somebody else has written, for its latest fact is "
@@ -244,14 +250,16 @@ class SqlJournal:
             if len(page) < _PAGE:
                 return
 
-    async def latest(self, sweep_id: str, kinds: Collection[str]) -> RecordedFact | None:
+    async def latest(
+        self, sweep_id: str, kinds: Collection[str], *, after: int = 0
+    ) -> RecordedFact | None:
         """See `Journal.latest`."""
 
         async def work(connection: AsyncConnection) -> RecordedFact | None:
             table = facts_table.c
             found = await connection.execute(
                 select(table.number, table.recorded_at, table.kind, table.body)
-                .where(table.sweep_id == sweep_id, table.kind.in_(kinds))
+                .where(table.sweep_id == sweep_id, table.number > after, table.kind.in_(kinds))
                 .order_by(table.number.desc())
                 .limit(1)
             )
@@ -368,12 +376,12 @@ class SqlJournal:
             raise SweepUnknownError(f"there is no sweep {sweep_id}")
         return _sweep_row(row)
 
-    def _rows(self) -> Any:
+    def _rows(self, config: Any = sweeps_table.c.config) -> Any:
         table = sweeps_table.c
         return select(
             table.sweep_id,
             table.folder,
-            table.config,
+            config,
             table.priority,
             table.status,
             table.submitted_at,
@@ -392,3 +400,21 @@ class SqlJournal:
 def _sweep_row(found: Any) -> SweepRow:
     row = SweepRow(*found)
     return replace(row, managed=bool(row.managed), use_cache=bool(row.use_cache))
+
+
+def _new_values(news: News) -> dict[str, Any]:
+    """The columns of a sweep that change with its facts."""
+    table = sweeps_table.c
+    values: dict[str, Any] = {}
+    if news.status is not None:
+        values["status"] = news.status
+    if news.summary is not None:
+        values["summary"] = news.summary
+    if news.managed is not None:
+        values["managed"] = int(news.managed)
+    if news.managed:
+        was_not = table.managed == 0
+        values["published"] = case((was_not, table.events), else_=table.published)
+    if news.granted:
+        values["wish"] = None
+    return values

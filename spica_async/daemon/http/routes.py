@@ -49,6 +49,9 @@ _EVENTS: Final[dict[int | str, dict[str, Any]]] = {
 _Priority = Annotated[
     int | None, Query(ge=-100, le=100, description="goes before that of the body")
 ]
+_IdempotencyKey = Annotated[
+    str | None, Header(min_length=1, max_length=255, description="names this submission")
+]
 _UseCache = Annotated[bool | None, Query(description="goes before that of the body")]
 _After = Annotated[int, Query(ge=0, description="number of the last event that is known")]
 _LastEventId = Annotated[
@@ -83,13 +86,21 @@ def _add_sweeps(router: APIRouter, control: Control, settings: HttpSettings) -> 
         openapi_extra={"requestBody": _BODY},
     )
     async def submit(
-        request: Request, priority: _Priority = None, use_cache: _UseCache = None
+        request: Request,
+        priority: _Priority = None,
+        use_cache: _UseCache = None,
+        idempotency_key: _IdempotencyKey = None,
     ) -> Response:
-        """Take in a sweep, to be run in its turn."""
+        """Take in a sweep, to be run in its turn; the same key makes no other one."""
         wish = await read_submission(
             request, priority=priority, use_cache=use_cache, body_bytes=settings.body_bytes
         )
-        sweep = await control.submit(wish.config, priority=wish.priority, use_cache=wish.use_cache)
+        sweep = await control.submit(
+            wish.config,
+            priority=wish.priority,
+            use_cache=wish.use_cache,
+            token=idempotency_key,
+        )
         where = {"Location": f"{PREFIX}/sweeps/{sweep.sweep_id}"}
         return _json(sweep, HTTPStatus.CREATED, where)
 

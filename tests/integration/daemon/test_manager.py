@@ -3,24 +3,36 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import AsyncIterator
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.daemons import BUDGET, daemon, make_quick, small_config
+from support.daemons import (
+    BUDGET,
+    RunningDaemon,
+    daemon,
+    make_quick,
+    quick_inputs,
+    small_config,
+)
 from support.searching import FakeWorker, succeed_or_fail
 
 from schemas.config import SmartSearchConfig
 from schemas.journal import SWEEP_FACT, Started
-from schemas.lifecycle import SweepEvent, SweepFinished, SweepStarted
+from schemas.lifecycle import SWEEP_EVENT, SweepEvent, SweepFinished, SweepStarted
 from spica_async.bus.memory import MemoryBus
+from spica_async.daemon.manager import ManagerSettings, SweepManager
 from spica_async.daemon.port import QueueFullError, UnknownSweepError, WrongStateError
 from spica_async.errors import InputError
 from spica_async.inputs import Inputs
-from spica_async.journal import Lease
+from spica_async.journal import Fact, JournalFullError, Lease
 from spica_async.journal.opening import new_sweep
 from spica_async.journal.owner import this_owner
 from spica_async.journal.sql import SqlJournal
+from spica_async.result_cache import NoCache
 
 
 @pytest.fixture(autouse=True)
@@ -87,7 +99,9 @@ async def test_higher_priority_begins_first_and_no_more_than_asked_side_by_side(
             gate.release()
         for sweep_id in (first, low, high):
             await run.until(sweep_id, "completed")
-        await asyncio.sleep(0.3)
+        async with asyncio.timeout(10):
+            while len(begun) < 3:  # noqa: ASYNC110  # told a moment later
+                await asyncio.sleep(0.02)
         listening.cancel()
     assert begun == [first, high, low]
 
@@ -299,3 +313,206 @@ async def test_what_was_seen_is_not_told_again(where: Path, tmp_path: Path) -> N
             all_of_it = [event async for event in run.manager.events(sweep_id)]
             rest = [event async for event in run.manager.events(sweep_id, after=5)]
     assert rest == all_of_it[5:]
+
+
+async def status_of(where: Path, sweep_id: str) -> str:
+    async with SqlJournal.open(where) as journal:
+        return (await journal.sweep(sweep_id)).status
+
+
+async def kinds_of(where: Path, sweep_id: str) -> list[str]:
+    async with SqlJournal.open(where) as journal:
+        events = [SWEEP_EVENT.validate_json(one.body) async for one in journal.events(sweep_id)]
+    assert [event.sequence for event in events] == [*range(1, len(events) + 1)]
+    return [event.data.kind for event in events]
+
+
+async def begun(run: RunningDaemon) -> str:
+    """A sweep that has something under way."""
+    sweep_id = await run.submit()
+    await run.until(sweep_id, "running")
+    async with asyncio.timeout(30):
+        while not run.worker.requests:  # noqa: ASYNC110  # the worker sets no event
+            await asyncio.sleep(0.01)
+    return sweep_id
+
+
+@pytest.mark.parametrize("first", ["pause", "cancel"])
+async def test_what_was_asked_counts_though_the_daemon_ends(
+    where: Path, tmp_path: Path, first: str
+) -> None:
+    async with daemon(where, tmp_path, worker=gated(asyncio.Semaphore(3)), grace_seconds=1) as run:
+        sweep_id = await begun(run)
+        await getattr(run.manager, first)(sweep_id)
+        run.stop.set()
+        with suppress(WrongStateError):
+            await run.manager.pause(sweep_id)
+    assert await status_of(where, sweep_id) == ("paused" if first == "pause" else "cancelled")
+    async with daemon(where, tmp_path) as run:
+        await asyncio.sleep(0.5)
+        assert not run.worker.requests
+
+
+async def test_a_wish_is_granted_once(where: Path, tmp_path: Path) -> None:
+    async with daemon(where, tmp_path, worker=gated(asyncio.Semaphore(3))) as run:
+        sweep_id = await begun(run)
+        await run.manager.pause(sweep_id)
+        await run.until(sweep_id, "paused")
+    async with SqlJournal.open(where) as journal:
+        assert (await journal.sweep(sweep_id)).wish is None
+
+
+async def test_a_daemon_that_fails_queues_its_sweeps_too(where: Path, tmp_path: Path) -> None:
+    with pytest.raises(ExceptionGroup):  # noqa: PT012  # what fails is inside
+        async with daemon(where, tmp_path, worker=gated(asyncio.Semaphore(3))) as run:
+            sweep_id = await begun(run)
+            raise RuntimeError("another part of the daemon has failed")
+    assert await status_of(where, sweep_id) == "queued"
+    assert (await kinds_of(where, sweep_id))[-1] != "sweep.paused"
+    async with daemon(where, tmp_path) as run:
+        assert (await run.until(sweep_id, "completed")).tally.feasible == BUDGET
+
+
+async def test_one_that_cannot_be_read_fails_and_the_others_go_on(
+    where: Path, tmp_path: Path
+) -> None:
+    async with SqlJournal.open(where) as journal:
+        sound = new_sweep("broken", small_config(), tmp_path / "broken", managed=True)
+        await journal.create(replace(sound, config='{"goal": 7}'))
+        other = new_sweep("damaged", small_config(), tmp_path / "damaged", managed=True)
+        await journal.create(other, Lease("me", 30))
+        await journal.append("damaged", "me", [Fact("told", "{}")], after=0)
+        await journal.give_back("damaged", "me")
+    async with daemon(where, tmp_path) as run:
+        broken = await run.until("broken", "failed")
+        assert "its configuration cannot be read" in (broken.reason or "")
+        damaged = await run.until("damaged", "failed")
+        assert "fact 1" in (damaged.reason or "")
+        await run.until(await run.submit(), "completed")
+
+
+async def test_a_journal_that_is_full_is_not_tried_all_the_time(
+    where: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = 0
+
+    async def full(*_: object, **__: object) -> None:
+        nonlocal tried
+        tried += 1
+        raise JournalFullError("no room")
+
+    async with daemon(where, tmp_path) as run:
+        monkeypatch.setattr("spica_async.jobs.take", full)
+        sweep_id = await run.submit()
+        await asyncio.sleep(1.0)
+        assert tried == 1
+        assert (await run.manager.sweep(sweep_id)).state == "queued"
+
+
+async def test_what_another_has_cancelled_is_not_begun(
+    where: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one daemon is about to begin while the other takes the sweep away."""
+    async with daemon(where, tmp_path, parallel_sweeps=1) as one:
+        going = asyncio.Event()
+        arrived = asyncio.Event()
+
+        async def wait(self: SweepManager, config: SmartSearchConfig) -> Inputs:
+            arrived.set()
+            await going.wait()
+            return quick_inputs(config, lambda _: None)
+
+        sweep = new_sweep("taken", small_config(), tmp_path / "taken", managed=True)
+        with monkeypatch.context() as patch:
+            patch.setattr(SweepManager, "_inputs", wait)
+            async with SqlJournal.open(where) as journal:
+                await journal.create(sweep)
+                await arrived.wait()
+                other = SweepManager(journal, MemoryBus(), NoCache(), ManagerSettings(tmp_path))
+                await other.cancel("taken")
+            going.set()
+            await asyncio.sleep(0.5)
+        assert (await one.manager.sweep("taken")).state == "cancelled"
+        assert not one.worker.requests
+
+
+async def test_what_a_dead_command_ran_can_be_had(where: Path, tmp_path: Path) -> None:
+    async with SqlJournal.open(where) as journal:
+        for name, lease in (("left", 0.01), ("mine", 0.01), ("alive", 1000.0)):
+            command = new_sweep(name, small_config(), tmp_path / name)
+            await journal.create(command, Lease("elsewhere:1#x", lease))
+    async with daemon(where, tmp_path) as run:
+        with pytest.raises(WrongStateError, match="is run by elsewhere"):
+            await run.manager.cancel("alive")
+        assert (await run.manager.cancel("left")).state == "cancelled"
+        await run.manager.resume("mine")
+        assert (await run.until("mine", "completed")).tally.feasible == BUDGET
+
+
+async def test_a_crash_that_nobody_can_mend_leaves_the_events_whole(
+    where: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with daemon(where, tmp_path, worker=gated(asyncio.Semaphore(7))) as run:
+        sweep_id = await begun(run)
+        while len(await kinds_of(where, sweep_id)) < 8:  # noqa: ASYNC110  # told by nobody
+            await asyncio.sleep(0.01)
+        crashed = tmp_path / "crashed.sqlite3"
+        with sqlite3.connect(where) as source, sqlite3.connect(crashed) as target:
+            source.backup(target)
+    with sqlite3.connect(crashed) as changed:
+        changed.execute("UPDATE sweeps SET owner = NULL, lease_until = NULL")
+
+    def gone(config: SmartSearchConfig, note: object) -> Inputs:
+        raise InputError("workload.trace_path: it is gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("spica_async.daemon.manager.inputs_of", gone)
+        async with daemon(crashed, tmp_path) as run:
+            await run.until(sweep_id, "failed")
+    async with daemon(crashed, tmp_path) as run:
+        await run.manager.resume(sweep_id)
+        detail = await run.until(sweep_id, "completed")
+    kinds = await kinds_of(crashed, sweep_id)
+    assert kinds.count("sweep.failed") == 1
+    assert kinds.count("candidate.measured") == detail.tally.feasible + detail.tally.failed
+    assert kinds[-1] == "sweep.finished"
+
+
+async def test_one_that_takes_its_daemon_down_is_left_alone(where: Path, tmp_path: Path) -> None:
+    facts = [
+        Fact("started", Started(at=0, run=run, owner="x", bus="memory").model_dump_json())
+        for run in range(1, 11)
+    ]
+    async with SqlJournal.open(where) as journal:
+        sweep = new_sweep("deadly", small_config(), tmp_path / "deadly", managed=True)
+        await journal.create(sweep, Lease("me", 30))
+        await journal.append("deadly", "me", facts, after=0)
+        await journal.give_back("deadly", "me")
+    async with daemon(where, tmp_path) as run:
+        detail = await run.until("deadly", "failed")
+    assert "has died 10 times in a row" in (detail.reason or "")
+
+
+async def test_its_folder_has_all_that_a_commands_has(where: Path, tmp_path: Path) -> None:
+    async with daemon(where, tmp_path) as run:
+        sweep_id = await run.submit()
+        await run.until(sweep_id, "completed")
+    names = {path.name for path in (tmp_path / sweep_id).iterdir()}
+    assert names == {
+        *("config.yaml", "plan.json", "candidates.jsonl", "ranking.json", "summary.json", "logs"),
+    }
+
+
+async def test_a_running_sweep_is_shown_as_it_is(where: Path, tmp_path: Path) -> None:
+    gate = asyncio.Semaphore(6)
+    async with daemon(where, tmp_path, worker=gated(gate)) as run:
+        sweep_id = await begun(run)
+        await run.manager.pause(sweep_id)
+        paused = await run.until(sweep_id, "paused")
+        (listed,) = await run.manager.sweeps()
+        assert listed.reason == paused.reason == "it was stopped"
+        await run.manager.resume(sweep_id)
+        while not (detail := await run.until(sweep_id, "running")).branches:  # noqa: ASYNC110  # as a client does
+            await asyncio.sleep(0.01)
+        assert detail.reason is None
+        assert detail.elapsed_seconds > 0

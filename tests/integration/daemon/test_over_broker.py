@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -33,6 +34,7 @@ from spica_async.bus.rabbitmq import RabbitBus
 from spica_async.bus.topology import COMMANDS_QUEUE, DEAD_QUEUE
 from spica_async.daemon.commands import Commands
 from spica_async.daemon.outbox import Outbox
+from spica_async.journal import JournalUnavailableError, Lease, NewSweep
 from spica_async.journal.sql import SqlJournal
 from spica_async.results import config_document
 
@@ -288,3 +290,84 @@ async def test_commands_are_obeyed_and_answered(where: Path, tmp_path: Path, bus
                     break
         assert died == {"two", "three"}
         obeying.cancel()
+
+
+async def test_commands_wait_for_a_journal_that_is_away(
+    where: Path, tmp_path: Path, bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with daemon(where, tmp_path, bus=bus) as run, asyncio.TaskGroup() as group:
+        for queue in (DEAD_QUEUE, COMMANDS_QUEUE, ANSWERS):
+            await bus.declare_queue(queue)
+        create = SqlJournal.create
+        tries = 0
+
+        async def away(self: SqlJournal, sweep: NewSweep) -> None:
+            nonlocal tries
+            tries += 1
+            if tries < 3:
+                raise JournalUnavailableError("away")
+            await create(self, sweep)
+
+        monkeypatch.setattr(SqlJournal, "create", away)
+        obeying = group.create_task(Commands(bus, run.manager, "spica/daemon/test").run())
+        submission = SweepSubmission(config=config_document(small_config()), use_cache=False)
+        answer = await Client(bus).ask(SweepCommand(action="submit", submission=submission))
+        assert answer.sweep is not None
+        await run.until(answer.sweep.sweep_id, "completed")
+        obeying.cancel()
+    assert tries == 3
+
+
+async def test_a_bug_is_answered_and_its_command_does_not_come_again(
+    where: Path, tmp_path: Path, bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with daemon(where, tmp_path, bus=bus) as run, asyncio.TaskGroup() as group:
+        for queue in (DEAD_QUEUE, COMMANDS_QUEUE, ANSWERS):
+            await bus.declare_queue(queue)
+
+        async def broken(sweep_id: str) -> None:
+            raise ZeroDivisionError("a bug")
+
+        monkeypatch.setattr(run.manager, "cancel", broken)
+        obeying = group.create_task(Commands(bus, run.manager, "spica/daemon/test").run())
+        client = Client(bus)
+        answer = await client.ask(SweepCommand(action="cancel", sweep_id="x"))
+        assert answer.problem is not None
+        assert answer.problem.status == 500
+        assert "ZeroDivisionError" in answer.problem.detail
+        unknown = await client.ask(SweepCommand(action="pause", sweep_id="x"))
+        assert unknown.problem is not None
+        assert unknown.problem.status == 404
+        obeying.cancel()
+
+
+async def test_an_event_that_cannot_be_read_stops_no_other(where: Path, tmp_path: Path) -> None:
+    async with daemon(where, tmp_path) as run:
+        ids = [await run.submit() for _ in range(2)]
+        for sweep_id in ids:
+            await run.until(sweep_id, "completed")
+    with sqlite3.connect(where) as changed:
+        changed.execute("UPDATE events SET body = 'x' WHERE sweep_id = ? AND number = 3", ids[:1])
+    bus = MemoryBus()
+    async with SqlJournal.open(where) as journal, bus.subscribe("#") as events:
+        counts = await journal.event_counts()
+        await Outbox(journal, bus).publish_all()
+        assert await journal.unpublished() == []
+        told = [await anext(events) for _ in range(sum(counts.values()) - 1)]
+    ended = [event for event in told if event.topic == "sweep.finished"]
+    assert len(ended) == 2
+
+
+async def test_what_another_daemon_tells_of_is_left_to_it(where: Path, tmp_path: Path) -> None:
+    async with daemon(where, tmp_path) as run:
+        sweep_id = await run.submit()
+        await run.until(sweep_id, "completed")
+    bus = MemoryBus()
+    async with SqlJournal.open(where) as journal, bus.subscribe("#"):
+        await journal.take(sweep_id, Lease("another", 30))
+        await Outbox(journal, bus).publish_all()
+        assert await journal.unpublished() == [sweep_id]
+        await journal.give_back(sweep_id, "another")
+        await Outbox(journal, bus).publish_all()
+        assert await journal.unpublished() == []
+        assert (await journal.sweep(sweep_id)).owner is None

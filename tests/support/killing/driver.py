@@ -32,7 +32,7 @@ from spica_async.bus.topology import declare, requests_queue
 from spica_async.evaluations import Evaluations
 from spica_async.journal import Lease, SweepUnknownError
 from spica_async.journal.log import SweepLog
-from spica_async.journal.opening import enter, take
+from spica_async.journal.opening import new_sweep, take
 from spica_async.journal.owner import this_owner
 from spica_async.journal.past import MEMORY_BUS, PastRuns
 from spica_async.journal.sql import SqlJournal
@@ -144,7 +144,7 @@ async def _run(command: Command) -> None:
             await take(journal, command.sweep_id, lease)
         except SweepUnknownError:
             folder = root / command.sweep_id
-            await enter(journal, command.sweep_id, found.config, folder, lease)
+            await journal.create(new_sweep(command.sweep_id, found.config, folder), lease)
         else:
             past = await PastRuns.read(journal, command.sweep_id)
         row = await journal.sweep(command.sweep_id)

@@ -10,7 +10,16 @@ from dataclasses import dataclass, field
 import pytest
 from support.virtual_time import run_in_virtual_time
 
-from schemas.journal import Requested, Stopped, SweepFact, Told
+from schemas.journal import (
+    OptimizerCosts,
+    Proposed,
+    Requested,
+    Stopped,
+    Suggested,
+    SweepFact,
+    Told,
+)
+from schemas.results import CandidateRecord
 from spica_async.errors import first_cause
 from spica_async.journal import (
     Fact,
@@ -26,6 +35,23 @@ from spica_async.journal import (
 from spica_async.journal.log import NoLog, SweepLog
 
 LEASE = Lease("me", 30.0)
+RECORD = CandidateRecord(
+    candidate_id="sweep-agg-0",
+    branch="agg",
+    round=1,
+    number=0,
+    outcome="failed",
+    used_gpus=1,
+    config={},
+    source="list",
+    found_seconds=0.0,
+)
+SUGGESTED = Suggested(
+    at=0.0,
+    branch="agg",
+    proposals=[Proposed(number=0, source="list", index=0, sample="x")],
+    costs=OptimizerCosts(),
+)
 
 
 def fact(number: int) -> SweepFact:
@@ -92,6 +118,9 @@ class FakeTelling:
     def fact(self, fact: SweepFact) -> None:
         if isinstance(fact, Stopped):
             self.events.append("stopped")
+
+    def evaluated(self, record: CandidateRecord) -> None:
+        self.events.append(record.candidate_id)
 
     def take(self, status: str | None = None) -> News:
         events, self.events = self.events, []
@@ -308,7 +337,7 @@ def test_the_last_fact_goes_with_what_others_are_told_of_it() -> None:
 
     async def run() -> None:
         async with opened(journal, telling) as log, asyncio.TaskGroup() as group:
-            group.create_task(log.record(fact(0), lambda: telling.events.append("zero")))
+            group.create_task(log.record(SUGGESTED, lambda: telling.events.append("zero")))
             end = Stopped(at=1.0, reason="told to")
             group.create_task(log.record(end, lambda: None, status="paused"))
 
@@ -322,3 +351,69 @@ def test_the_last_fact_goes_with_what_others_are_told_of_it() -> None:
 async def test_no_log_applies_at_once() -> None:
     told = Told(at=0.0, branch="agg", numbers=[1])
     assert await NoLog().record(told, lambda: 3, status="running") == 3
+
+
+def test_who_waits_is_told_when_nothing_more_is_written() -> None:
+    journal = FakeJournal(fail=lambda _: JournalFullError("no room"))
+    told: list[str] = []
+
+    async def wait_in_vain(log: SweepLog) -> None:
+        try:
+            await log.record(fact(0), lambda: None)
+        except JournalFullError as error:
+            told.append(str(error))
+
+    async def run() -> None:
+        waiting: list[asyncio.Task[None]] = []
+        try:
+            async with opened(journal) as log:
+                # Not in the context's own task, which is cancelled.
+                waiting += [asyncio.create_task(wait_in_vain(log)) for _ in range(3)]
+                await asyncio.sleep(1)
+        finally:
+            await asyncio.wait(waiting, timeout=1)
+
+    with pytest.raises(ExceptionGroup):
+        run_in_virtual_time(run())
+    assert told == ["no room"] * 3
+
+
+def test_the_verdict_on_a_result_is_told_together_with_it() -> None:
+    journal, telling = FakeJournal(), FakeTelling()
+
+    async def run() -> None:
+        async with opened(journal, telling) as log:
+            await log.record(fact(0), lambda: None, verdict=lambda: RECORD)
+
+    run_in_virtual_time(run())
+    assert [news.events for news in journal.news] == [[RECORD.candidate_id]]
+
+
+def test_what_nobody_waits_for_goes_with_what_somebody_does() -> None:
+    journal = FakeJournal()
+
+    async def run() -> None:
+        async with opened(journal) as log:
+            log.note(fact(0))
+            await asyncio.sleep(0)
+            await log.record(fact(1), lambda: None)
+            log.note(fact(2))
+            await asyncio.sleep(1)
+            assert len(journal.batches) == 2
+            log.note(fact(3))
+
+    run_in_virtual_time(run())
+    assert journal.numbers == [0, 1, 2, 3]
+    assert len(journal.batches) == 3
+
+
+def test_the_end_grants_what_was_wished() -> None:
+    journal = FakeJournal()
+
+    async def run() -> None:
+        async with opened(journal) as log:
+            await log.record(fact(0), lambda: None, status="running")
+            await log.record(Stopped(at=0.0, reason="x"), lambda: None, status="paused")
+
+    run_in_virtual_time(run())
+    assert [news.granted for news in journal.news] == [False, True]
