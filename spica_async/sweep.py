@@ -19,6 +19,7 @@ from spica_async.bus.port import Bus, BusError
 from spica_async.errors import SpicaError, first_cause
 from spica_async.evaluations import Discarded, Earlier, Evaluations, Share
 from spica_async.fleet import FleetView
+from spica_async.garbage import not_collected
 from spica_async.journal.log import FactLog
 from spica_async.journal.past import MEMORY_BUS, PastRuns
 from spica_async.judging import study_objectives
@@ -228,7 +229,8 @@ class Sweep:
             reuse=self.reuse,
             bus=self.bus_name,
         )
-        await search.restore(self._told_facts())
+        with not_collected():
+            await search.restore(self._told_facts())
         return search
 
     def _told_facts(self) -> Iterator[SweepFact]:

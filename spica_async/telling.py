@@ -58,7 +58,10 @@ class SweepTelling:
         self._sweep_id = sweep_id
         self._lifecycle = SweepLifecycle(config.goal)
         self._listed = listed(config)
-        self._listed_before: ListedSweep | None = None
+        self._feasible = 0
+        self._best: float | None = None
+        self._reason: str | None = None
+        self._told: tuple[int, float | None, str | None] | None = None
         self._number = 1
         self._stored = max(stored, 1)
         self._pending: list[str] = []
@@ -72,35 +75,31 @@ class SweepTelling:
     def fact(self, fact: SweepFact) -> None:
         """Tell of a fact."""
         self._tell(self._lifecycle.fact(fact))
-        reason = self._listed.reason
         match fact:
             case Started():
-                reason = None
+                self._reason = None
             case Stopped():
-                reason = fact.reason
+                self._reason = fact.reason
             case Ended():
-                reason = fact.result.reason
-        self._listed = self._listed.model_copy(update={"reason": reason})
+                self._reason = fact.result.reason
 
     def evaluated(self, record: CandidateRecord) -> None:
         """Tell of the verdict on a unique sample."""
         self._tell(self._lifecycle.evaluated(record))
-        if record.outcome == "feasible":
-            best, score = self._listed.best_score, record.score
-            if score is not None:
-                best = score if best is None else max(best, score)
-            self._listed = self._listed.model_copy(
-                update={"feasible": self._listed.feasible + 1, "best_score": best}
-            )
+        if record.outcome == "feasible" and record.score is not None:
+            self._feasible += 1
+            self._best = record.score if self._best is None else max(self._best, record.score)
 
     def take(self, status: str | None = None) -> News:
         """What the journal is to be told beside facts; it is taken for stored from now on."""
         events, self._pending = self._pending, []
         after, self._stored = self._stored, self._stored + len(events)
+        told = self._feasible, self._best, self._reason
         summary = None
-        if self._listed != self._listed_before:
-            self._listed_before = self._listed
-            summary = self._listed.model_dump_json(exclude_none=True)
+        if told != self._told:
+            self._told = told
+            changed = {"feasible": self._feasible, "best_score": self._best, "reason": self._reason}
+            summary = self._listed.model_copy(update=changed).model_dump_json(exclude_none=True)
         return News(status=status, summary=summary, events=events, events_after=after)
 
     def written(self) -> None:

@@ -9,6 +9,7 @@ from typing import Final
 from pydantic import ValidationError
 
 from schemas.journal import SWEEP_FACT, Ended, Measured, Planned, Started, Stopped, SweepFact
+from spica_async.garbage import not_collected
 from spica_async.journal.port import Journal, JournalDamagedError
 
 MEMORY_BUS: Final = "memory"
@@ -49,6 +50,11 @@ class PastRuns:
             JournalError: the journal cannot be read.
         """
         past = cls()
+        with not_collected():
+            await past._read(journal, sweep_id)
+        return past
+
+    async def _read(self, journal: Journal, sweep_id: str) -> None:
         async for recorded in journal.facts(sweep_id):
             try:
                 fact = SWEEP_FACT.validate_json(recorded.fact.body)
@@ -57,9 +63,8 @@ class PastRuns:
                     f"sweep {sweep_id}: fact {recorded.number}, of kind {recorded.fact.kind!r},"
                     f" cannot be read: {error.errors()[0]['msg']}"
                 ) from error
-            past.add(fact)
-            past.last = recorded.number
-        return past
+            self.add(fact)
+            self.last = recorded.number
 
     def add(self, fact: SweepFact) -> None:
         """Take in the next fact."""
