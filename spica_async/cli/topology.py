@@ -18,7 +18,7 @@ from spica_async.bus.consumer_timeout import ConsumerTimeout, Management, consum
 from spica_async.bus.limits import HOLD_MARGIN_SECONDS
 from spica_async.bus.port import QueueSpec
 from spica_async.bus.rabbitmq.audit import Finding, Standing, audit
-from spica_async.bus.topology import DEAD_QUEUE, requests_queue
+from spica_async.bus.topology import COMMANDS_QUEUE, DEAD_QUEUE, requests_queue
 from spica_async.cli.logs import log_warnings_to_stderr
 from spica_async.cli.tables import print_view
 from spica_async.engine.versions import engine_fingerprint
@@ -59,7 +59,7 @@ def topology_command(
     log_warnings_to_stderr()
 
     async def look() -> tuple[list[Finding], list[ConsumerTimeout]]:
-        found = await audit(address, [DEAD_QUEUE, *requests], create=create)
+        found = await audit(address, [DEAD_QUEUE, COMMANDS_QUEUE, *requests], create=create)
         existing = {finding.name for finding in found if finding.standing is not Standing.MISSING}
         names = [spec.name for spec in requests if spec.name in existing]
         if management is None:

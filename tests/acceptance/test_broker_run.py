@@ -21,6 +21,7 @@ import pytest
 from support.broker import VirtualHost, free_port
 from support.commands import TIMEOUT_SECONDS, Finished, Spica, WriteConfig, small_sweep
 from support.management import BY_BOTH, BY_POLICY, ManagementApi
+from support.served import served
 
 from schemas.messages import TraceLoad
 from spica_async.broker import (
@@ -354,19 +355,22 @@ def test_the_documented_rights_are_enough(
     for service, rights in documented_rights().items():
         node.add_user(service, "secret", vhost=vhost, **rights)
         urls[service] = node.url(user=service, password="secret", vhost=vhost)
-    assert set(urls) == {"coordinator", "worker", "operator"}
+    assert set(urls) == {"coordinator", "daemon", "worker", "operator"}
     declared = spica("topology", "declare", "--bus", urls["operator"])
     assert declared.code == 0, declared.stdout
-    for service in ("coordinator", "worker"):
+    for service in ("coordinator", "daemon", "worker"):
         checked = spica("topology", "check", "--bus", urls[service], "--json")
         standings = [finding["standing"] for finding in json.loads(checked.stdout)["findings"]]
-        assert standings == ["exists"] * 4
+        assert standings == ["exists"] * 5
 
     log = tmp_path / "worker.log"
     with worker(urls["worker"], log, "--name", "least"):
         config = write_config(small_sweep(**FOUR))
         finished = spica("run", config, "--bus", urls["coordinator"], "--json")
+        with served(tmp_path, "--bus", urls["daemon"]) as daemon:
+            submitted = spica("submit", config, "--daemon", daemon.url, "--watch")
 
+    assert submitted.code == 0, submitted.stderr
     assert finished.code == 0, finished.stderr
     result = json.loads(finished.stdout)
     assert result["tally"]["feasible"] == 4
@@ -376,7 +380,7 @@ def test_the_documented_rights_are_enough(
     assert "refused" not in told.lower()
     assert "worker.sweep_cancelled" in told
     left = set(queues(broker_vhost).split()) - {"name"}
-    assert left == {"spica.dead", requests_queue(engine_fingerprint()).name}
+    assert left == {"spica.dead", "spica.commands", requests_queue(engine_fingerprint()).name}
 
 
 @pytest.mark.slow

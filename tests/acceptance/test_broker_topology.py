@@ -15,12 +15,12 @@ from support.management import BY_BOTH, BY_POLICY, ManagementApi
 from spica_async.bus import limits
 from spica_async.bus.address import BrokerAddress
 from spica_async.bus.consumer_timeout import ConsumerTimeout, Management, consumer_timeouts
-from spica_async.bus.topology import DEAD_QUEUE, requests_queue
+from spica_async.bus.topology import COMMANDS_QUEUE, DEAD_QUEUE, requests_queue
 from spica_async.errors import InputError
 
 ENGINES = ("--engine", "one", "--engine", "two")
 REQUESTS = [requests_queue(engine).name for engine in ("one", "two")]
-ALL = ["spica.events", "spica.control", DEAD_QUEUE.name, *REQUESTS]
+ALL = ["spica.events", "spica.control", DEAD_QUEUE.name, COMMANDS_QUEUE.name, *REQUESTS]
 
 Topology = Callable[..., tuple[int, dict[str, Any]]]
 """Runs `spica-async topology` and returns its exit code and its document."""

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-import re
 import signal
-import subprocess
-import sys
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
 import pytest
 from support.commands import TIMEOUT_SECONDS, Spica, WriteConfig, small_sweep
+from support.served import served
 
 SAMPLES = 9
 
@@ -32,40 +28,10 @@ def config(write_config: WriteConfig) -> str:
     )
 
 
-class Daemon:
-    """A daemon's process and where it listens."""
-
-    def __init__(self, process: subprocess.Popen[str], url: str) -> None:
-        self.process = process
-        self.url = url
-
-
-@contextmanager
-def served(tmp_path: Path, *options: str) -> Iterator[Daemon]:
-    with subprocess.Popen(
-        [sys.executable, "-m", "spica_async", "serve", "--port", "0", "--slots", "1", *options],
-        cwd=tmp_path,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        try:
-            assert process.stderr is not None
-            for line in process.stderr:
-                found = re.search(r"^serving at (\S+),", line)
-                if found:
-                    break
-            else:
-                raise AssertionError("it has ended")
-            yield Daemon(process, found[1])
-        finally:
-            process.kill()
-            process.communicate()
-
-
 def test_a_daemon_that_is_killed_goes_on_with_its_sweeps(
     spica: Spica, config: str, tmp_path: Path
 ) -> None:
-    with served(tmp_path, "--sweeps", "1") as daemon:
+    with served(tmp_path, "--slots", "1", "--sweeps", "1") as daemon:
         submitted = spica("submit", config, "--daemon", daemon.url)
         assert submitted.code == 0, submitted.stderr
         sweep = submitted.stdout.strip()
@@ -77,7 +43,7 @@ def test_a_daemon_that_is_killed_goes_on_with_its_sweeps(
         daemon.process.kill()
     _, alive = psutil.wait_procs(children, timeout=10)
     assert not alive
-    with served(tmp_path, "--sweeps", "1") as daemon:
+    with served(tmp_path, "--slots", "1", "--sweeps", "1") as daemon:
         watched = spica("watch", sweep, "--daemon", daemon.url)
         assert watched.code == 0, watched.stderr
         shown = spica("show", sweep, "--json", "--daemon", daemon.url)
@@ -114,7 +80,7 @@ def test_what_goes_wrong_is_one_message(spica: Spica, config: str, tmp_path: Pat
         assert finished.code == 2, finished.stderr
         assert message in finished.stderr.splitlines()[-1]
         assert "Traceback" not in finished.stderr
-    with served(tmp_path) as daemon:
+    with served(tmp_path, "--slots", "1") as daemon:
         unknown = spica("cancel", "nothing", "--daemon", daemon.url)
         assert (unknown.code, unknown.stderr) == (2, "error: there is no sweep nothing\n")
         bad = tmp_path / "bad.yaml"
