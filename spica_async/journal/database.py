@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import Protocol, TypeVar
 
-from sqlalchemy import ColumnElement, Connection
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy import ColumnElement, Connection, Engine
 
 from spica_async.journal.port import JournalError
+
+ResultT = TypeVar("ResultT")
 
 
 class Database(Protocol):
@@ -18,12 +20,8 @@ class Database(Protocol):
         """What to call it in a message; holds no secrets."""
 
     @property
-    def writing(self) -> AsyncEngine:
-        """Begins transactions that write."""
-
-    @property
-    def reading(self) -> AsyncEngine:
-        """Begins none: what is read, is read by one statement."""
+    def engine(self) -> Engine:
+        """SQLAlchemy's, for its events and its dialect."""
 
     @property
     def writers(self) -> int:
@@ -32,6 +30,15 @@ class Database(Protocol):
     @property
     def can_be_cut(self) -> bool:
         """Whether a statement under way ends soon when it is cancelled."""
+
+    async def write(self, work: Callable[[Connection], ResultT]) -> ResultT:
+        """Do something in a transaction, which is on disk when this returns."""
+
+    async def read(self, work: Callable[[Connection], ResultT]) -> ResultT:
+        """Do something with one statement that reads, outside of any transaction."""
+
+    async def dispose(self) -> None:
+        """Close all connections."""
 
     def prepare(self) -> None:
         """Make what must be there before the first connection; blocks.

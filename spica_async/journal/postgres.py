@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import asyncpg
@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from spica_async.errors import InputError
 from spica_async.journal.address import ServerAddress
+from spica_async.journal.database import ResultT
 from spica_async.journal.port import (
     JournalBusyError,
     JournalDamagedError,
@@ -70,14 +71,29 @@ class PostgresDatabase:
             )
             return connection
 
-        self.writing = create_async_engine(
+        self._writing = create_async_engine(
             "postgresql+asyncpg://",
             async_creator=connect,
             # A connection may have been cut since it was last used.
             pool_pre_ping=True,
             pool_size=_WRITERS + 1,
         )
-        self.reading = self.writing.execution_options(isolation_level="AUTOCOMMIT")
+        self._reading = self._writing.execution_options(isolation_level="AUTOCOMMIT")
+        self.engine = self._writing.sync_engine
+
+    async def write(self, work: Callable[[Connection], ResultT]) -> ResultT:
+        """See `Database.write`."""
+        async with self._writing.begin() as connection:
+            return await connection.run_sync(work)
+
+    async def read(self, work: Callable[[Connection], ResultT]) -> ResultT:
+        """See `Database.read`."""
+        async with self._reading.connect() as connection:
+            return await connection.run_sync(work)
+
+    async def dispose(self) -> None:
+        """See `Database.dispose`."""
+        await self._writing.dispose()
 
     def prepare(self) -> None:
         """See `Database.prepare`; making a database is the server's business."""

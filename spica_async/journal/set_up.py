@@ -6,8 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Final
 
-from sqlalchemy import Table
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy import Connection, Table
 
 from spica_async.journal.address import FileAddress, read_address
 from spica_async.journal.database import Database
@@ -56,9 +55,7 @@ async def set_up(
     until = clock() + busy_seconds
     while True:
         try:
-            version = await do.read(
-                lambda connection: connection.run_sync(version_of, version_table)
-            )
+            version = await do.read(lambda connection: version_of(connection, version_table))
             break
         except JournalBusyError:
             # SQLite does not wait by itself where two are the first to open a file.
@@ -67,9 +64,9 @@ async def set_up(
             await asyncio.sleep(_RETRY_SECONDS)
     if version < len(steps):
 
-        async def work(connection: AsyncConnection) -> None:
-            await connection.run_sync(database.keep_others_out)
-            await connection.run_sync(bring_up_to_date, steps, version_table)
+        def work(connection: Connection) -> None:
+            database.keep_others_out(connection)
+            bring_up_to_date(connection, steps, version_table)
 
         await do.write(work)
     if version > len(steps):

@@ -10,9 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from sqlalchemy import case, func, insert, literal, null, select, update
+from sqlalchemy import Connection, case, func, insert, literal, null, select, update
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from spica_async.journal.database import Database
 from spica_async.journal.port import (
@@ -76,12 +75,12 @@ class SqlJournal:
             await set_up(database, journal._do, STEPS, version_table, busy_seconds)
             yield journal
         finally:
-            await database.writing.dispose()
+            await database.dispose()
 
     async def create(self, sweep: NewSweep, lease: Lease | None = None) -> None:
         """See `Journal.create`."""
 
-        async def work(connection: AsyncConnection) -> None:
+        def work(connection: Connection) -> None:
             now = self._database.now()
             row = insert(sweeps_table).values(
                 sweep_id=sweep.sweep_id,
@@ -100,8 +99,8 @@ class SqlJournal:
                 published=0,
             )
             try:
-                await connection.execute(row)
-                await self._insert_events(connection, sweep.sweep_id, sweep.events, 0)
+                connection.execute(row)
+                self._insert_events(connection, sweep.sweep_id, sweep.events, 0)
             except IntegrityError as error:
                 raise SweepExistsError(f"there is a sweep {sweep.sweep_id} already") from error
 
@@ -114,12 +113,12 @@ class SqlJournal:
     async def sweeps(self, statuses: Collection[str] | None = None) -> list[SweepRow]:
         """See `Journal.sweeps`."""
 
-        async def work(connection: AsyncConnection) -> list[SweepRow]:
+        def work(connection: Connection) -> list[SweepRow]:
             table = sweeps_table.c
             wanted = self._rows(literal("")).order_by(table.submitted_at.desc(), table.sweep_id)
             if statuses is not None:
                 wanted = wanted.where(table.status.in_(statuses))
-            found = await connection.execute(wanted)
+            found = connection.execute(wanted)
             return [_sweep_row(row) for row in found]
 
         return await self._do.read(work)
@@ -127,9 +126,9 @@ class SqlJournal:
     async def event_counts(self) -> dict[str, int]:
         """See `Journal.event_counts`."""
 
-        async def work(connection: AsyncConnection) -> dict[str, int]:
+        def work(connection: Connection) -> dict[str, int]:
             table = sweeps_table.c
-            found = await connection.execute(select(table.sweep_id, table.events))
+            found = connection.execute(select(table.sweep_id, table.events))
             return {row.sweep_id: row.events for row in found.all()}
 
         return await self._do.read(work)
@@ -137,7 +136,7 @@ class SqlJournal:
     async def take(self, sweep_id: str, lease: Lease, *, instead_of: str | None = None) -> int:
         """See `Journal.take`."""
 
-        async def work(connection: AsyncConnection) -> int:
+        def work(connection: Connection) -> int:
             table = sweeps_table.c
             now = self._database.now()
             is_free = (
@@ -145,7 +144,7 @@ class SqlJournal:
                 | table.owner.in_([lease.owner, instead_of or lease.owner])
                 | (table.lease_until <= now)
             )
-            taken = await connection.execute(
+            taken = connection.execute(
                 update(sweeps_table)
                 .where(table.sweep_id == sweep_id, is_free)
                 .values(owner=lease.owner, lease_until=now + lease.seconds)
@@ -153,7 +152,7 @@ class SqlJournal:
             )
             last: int | None = taken.scalar_one_or_none()
             if last is None:
-                row = await self._sweep(connection, sweep_id)
+                row = self._sweep(connection, sweep_id)
                 raise SweepTakenError(sweep_id, row.owner or "somebody", row.lease_seconds)
             return last
 
@@ -162,9 +161,9 @@ class SqlJournal:
     async def give_back(self, sweep_id: str, owner: str) -> None:
         """See `Journal.give_back`."""
 
-        async def work(connection: AsyncConnection) -> None:
+        def work(connection: Connection) -> None:
             table = sweeps_table.c
-            await connection.execute(
+            connection.execute(
                 update(sweeps_table)
                 .where(table.sweep_id == sweep_id, table.owner == owner)
                 .values(owner=None, lease_until=None)
@@ -175,8 +174,8 @@ class SqlJournal:
     async def wish(self, sweep_id: str, wish: str | None) -> None:
         """See `Journal.wish`."""
 
-        async def work(connection: AsyncConnection) -> None:
-            changed = await connection.execute(
+        def work(connection: Connection) -> None:
+            changed = connection.execute(
                 update(sweeps_table).where(sweeps_table.c.sweep_id == sweep_id).values(wish=wish)
             )
             if changed.rowcount == 0:
@@ -197,7 +196,7 @@ class SqlJournal:
         news = news or News()
         last, last_event = after + len(facts), news.events_after + len(news.events)
 
-        async def work(connection: AsyncConnection) -> None:
+        def work(connection: Connection) -> None:
             table = sweeps_table.c
             is_ours = (
                 table.sweep_id == sweep_id,
@@ -209,14 +208,14 @@ class SqlJournal:
             if news.events:
                 as_expected.append(table.events == news.events_after)
                 values["events"] = last_event
-            counted = await connection.execute(
+            counted = connection.execute(
                 update(sweeps_table).where(*is_ours, *as_expected).values(**values)
             )
             if counted.rowcount == 1:
-                await self._insert(connection, sweep_id, facts, after)
-                await self._insert_events(connection, sweep_id, news.events, news.events_after)
+                self._insert(connection, sweep_id, facts, after)
+                self._insert_events(connection, sweep_id, news.events, news.events_after)
                 return
-            found = await connection.execute(
+            found = connection.execute(
                 select(table.last, table.status, table.events).where(*is_ours)
             )
             row = found.one_or_none()
@@ -227,7 +226,7 @@ class SqlJournal:
                 and news.status in (None, row.status)
                 and (row.events == last_event or not news.events)
             )
-            if not (as_asked and await self._stand(connection, sweep_id, facts, after)):
+            if not (as_asked and self._stand(connection, sweep_id, facts, after)):
                 raise JournalConflictError(
                     f"sweep {sweep_id}: somebody else has written, for its latest fact is "
                     f"{row.last} and was {after}"
@@ -255,9 +254,9 @@ class SqlJournal:
     ) -> RecordedFact | None:
         """See `Journal.latest`."""
 
-        async def work(connection: AsyncConnection) -> RecordedFact | None:
+        def work(connection: Connection) -> RecordedFact | None:
             table = facts_table.c
-            found = await connection.execute(
+            found = connection.execute(
                 select(table.number, table.recorded_at, table.kind, table.body)
                 .where(table.sweep_id == sweep_id, table.number > after, table.kind.in_(kinds))
                 .order_by(table.number.desc())
@@ -283,9 +282,9 @@ class SqlJournal:
     async def unpublished(self) -> list[str]:
         """See `Journal.unpublished`."""
 
-        async def work(connection: AsyncConnection) -> list[str]:
+        def work(connection: Connection) -> list[str]:
             table = sweeps_table.c
-            found = await connection.execute(
+            found = connection.execute(
                 select(table.sweep_id)
                 .where(table.published < table.events, table.managed == 1)
                 .order_by(table.submitted_at, table.sweep_id)
@@ -297,9 +296,9 @@ class SqlJournal:
     async def published(self, sweep_id: str, number: int) -> None:
         """See `Journal.published`."""
 
-        async def work(connection: AsyncConnection) -> None:
+        def work(connection: Connection) -> None:
             table = sweeps_table.c
-            await connection.execute(
+            connection.execute(
                 update(sweeps_table)
                 .where(table.sweep_id == sweep_id, table.published < number)
                 .values(published=number)
@@ -307,11 +306,11 @@ class SqlJournal:
 
         await self._do.write(work)
 
-    async def _insert(
-        self, connection: AsyncConnection, sweep_id: str, facts: Sequence[Fact], after: int
+    def _insert(
+        self, connection: Connection, sweep_id: str, facts: Sequence[Fact], after: int
     ) -> None:
         if facts:
-            await connection.execute(
+            connection.execute(
                 insert(facts_table).values(recorded_at=self._database.now()),
                 [
                     {"sweep_id": sweep_id, "number": number, "kind": fact.kind, "body": fact.body}
@@ -319,11 +318,11 @@ class SqlJournal:
                 ],
             )
 
-    async def _insert_events(
-        self, connection: AsyncConnection, sweep_id: str, events: Sequence[str], after: int
+    def _insert_events(
+        self, connection: Connection, sweep_id: str, events: Sequence[str], after: int
     ) -> None:
         if events:
-            await connection.execute(
+            connection.execute(
                 insert(events_table),
                 [
                     {"sweep_id": sweep_id, "number": number, "body": body}
@@ -331,11 +330,11 @@ class SqlJournal:
                 ],
             )
 
-    async def _events_page(
-        self, connection: AsyncConnection, sweep_id: str, after: int
+    def _events_page(
+        self, connection: Connection, sweep_id: str, after: int
     ) -> list[RecordedEvent]:
         table = events_table.c
-        found = await connection.execute(
+        found = connection.execute(
             select(table.number, table.body)
             .where(table.sweep_id == sweep_id, table.number > after)
             .order_by(table.number)
@@ -343,22 +342,20 @@ class SqlJournal:
         )
         return [RecordedEvent(number, body) for number, body in found.all()]
 
-    async def _stand(
-        self, connection: AsyncConnection, sweep_id: str, facts: Sequence[Fact], after: int
+    def _stand(
+        self, connection: Connection, sweep_id: str, facts: Sequence[Fact], after: int
     ) -> bool:
         table = facts_table.c
-        found = await connection.execute(
+        found = connection.execute(
             select(table.kind, table.body)
             .where(table.sweep_id == sweep_id, table.number > after)
             .order_by(table.number)
         )
         return [Fact(kind, body) for kind, body in found] == list(facts)
 
-    async def _page(
-        self, connection: AsyncConnection, sweep_id: str, after: int
-    ) -> list[RecordedFact]:
+    def _page(self, connection: Connection, sweep_id: str, after: int) -> list[RecordedFact]:
         table = facts_table.c
-        found = await connection.execute(
+        found = connection.execute(
             select(table.number, table.recorded_at, table.kind, table.body)
             .where(table.sweep_id == sweep_id, table.number > after)
             .order_by(table.number)
@@ -369,8 +366,8 @@ class SqlJournal:
             for number, recorded_at, kind, body in found.all()
         ]
 
-    async def _sweep(self, connection: AsyncConnection, sweep_id: str) -> SweepRow:
-        found = await connection.execute(self._rows().where(sweeps_table.c.sweep_id == sweep_id))
+    def _sweep(self, connection: Connection, sweep_id: str) -> SweepRow:
+        found = connection.execute(self._rows().where(sweeps_table.c.sweep_id == sweep_id))
         row = found.one_or_none()
         if row is None:
             raise SweepUnknownError(f"there is no sweep {sweep_id}")

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sqlite3
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 from urllib.parse import quote
 
-from sqlalchemy import URL, AsyncAdaptedQueuePool, ColumnElement, Connection, Double, event, literal
+from sqlalchemy import (
+    URL,
+    ColumnElement,
+    Connection,
+    Double,
+    QueuePool,
+    create_engine,
+    event,
+    literal,
+)
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import create_async_engine
 
 from spica_async.journal.address import FileAddress
+from spica_async.journal.database import ResultT
 from spica_async.journal.port import (
     JournalBusyError,
     JournalDamagedError,
@@ -36,6 +47,7 @@ _KINDS: Final[Sequence[tuple[str, type[JournalError]]]] = (
     ("SQLITE_CANTOPEN", JournalUnavailableError),
 )
 _READS: Final = "journal_reads"
+_READERS: Final = 4
 
 
 class SqliteDatabase:
@@ -51,20 +63,52 @@ class SqliteDatabase:
         self._file: tuple[int, int] | None = None
         # What is opened must be there: a file that has gone is not replaced by an empty one.
         uri = f"file:{quote(os.fsencode(self._path))}?mode=rw"
-        self.writing = create_async_engine(
-            URL.create("sqlite+aiosqlite", database=str(self._path)),
-            poolclass=AsyncAdaptedQueuePool,
+        self.engine = create_engine(
+            URL.create("sqlite", database=str(self._path)), poolclass=QueuePool
         )
-        self.reading = self.writing.execution_options(**{_READS: True})
+        self._reading = self.engine.execution_options(**{_READS: True})
+        # A whole transaction is one step of a thread: to hand over each statement by itself would
+        # take several times as long as the disk does.
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="journal-writer")
+        self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="journal-reader")
 
-        @event.listens_for(self.writing.sync_engine, "do_connect")
+        @event.listens_for(self.engine, "do_connect")
         def connect(_dialect: Any, _record: Any, places: list[Any], names: dict[str, Any]) -> None:
             places[:] = [uri]
             # With no level the driver begins no transactions by itself.
-            names.update(uri=True, timeout=busy_seconds, isolation_level=None)
+            names.update(
+                uri=True, timeout=busy_seconds, isolation_level=None, check_same_thread=False
+            )
 
-        event.listen(self.writing.sync_engine, "connect", _set_up)
-        event.listen(self.writing.sync_engine, "begin", _begin)
+        event.listen(self.engine, "connect", _set_up)
+        event.listen(self.engine, "begin", _begin)
+
+    async def write(self, work: Callable[[Connection], ResultT]) -> ResultT:
+        """See `Database.write`."""
+
+        def transaction() -> ResultT:
+            with self.engine.begin() as connection:
+                return work(connection)
+
+        return await asyncio.get_running_loop().run_in_executor(self._writer, transaction)
+
+    async def read(self, work: Callable[[Connection], ResultT]) -> ResultT:
+        """See `Database.read`."""
+
+        def reading() -> ResultT:
+            with self._reading.connect() as connection:
+                return work(connection)
+
+        return await asyncio.get_running_loop().run_in_executor(self._readers, reading)
+
+    async def dispose(self) -> None:
+        """See `Database.dispose`."""
+        await asyncio.to_thread(self._close)
+
+    def _close(self) -> None:
+        for threads in (self._writer, self._readers):
+            threads.shutdown()
+        self.engine.dispose()
 
     def prepare(self) -> None:
         """See `Database.prepare`."""

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from spica_async.journal.database import Database
 from spica_async.journal.port import JournalBusyError, JournalDamagedError
 
 ResultT = TypeVar("ResultT")
-Work = Callable[[AsyncConnection], Awaitable[ResultT]]
+Work = Callable[[Connection], ResultT]
+"""What is done with a connection; it blocks, and is done where that holds up nobody."""
 
 
 class Transactions:
@@ -36,8 +37,7 @@ class Transactions:
         async def transaction() -> ResultT:
             with self._telling():
                 self._database.check()
-                async with self._database.writing.begin() as connection:
-                    return await work(connection)
+                return await self._database.write(work)
 
         async with self._turns:
             return await self._to_its_end(transaction())
@@ -51,8 +51,7 @@ class Transactions:
 
         async def reading() -> ResultT:
             with self._telling():
-                async with self._database.reading.connect() as connection:
-                    return await work(connection)
+                return await self._database.read(work)
 
         return await self._to_its_end(reading())
 

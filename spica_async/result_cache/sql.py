@@ -25,7 +25,6 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from schemas.messages import Measurement
 from spica_async.journal import (
@@ -121,16 +120,16 @@ class SqlResultCache:
         database = database_at(where, busy_seconds)
         cache = cls(database, limits or Limits())
         if cache._is_file:
-            event.listen(database.writing.sync_engine, "connect", _write_with_ease)
+            event.listen(database.engine, "connect", _write_with_ease)
         try:
             async with _turn(where, busy_seconds):
                 await asyncio.to_thread(database.prepare)
                 await set_up(database, cache._do, STEPS, version_table, busy_seconds)
-                if not await cache._do.read(lambda connection: connection.run_sync(_has_tables)):
+                if not await cache._do.read(_has_tables):
                     raise JournalDamagedError(f"journal {database.name}: its tables are not ours")
             yield cache
         finally:
-            await database.writing.dispose()
+            await database.dispose()
 
     async def get(self, key: str) -> Cached | None:
         """See `ResultCache.get`.
@@ -139,8 +138,8 @@ class SqlResultCache:
             JournalError: if the database could not do it.
         """
 
-        async def work(connection: AsyncConnection) -> Sequence[Any]:
-            return (await connection.execute(_KEPT, {"wanted": key})).all()
+        def work(connection: Connection) -> Sequence[Any]:
+            return (connection.execute(_KEPT, {"wanted": key})).all()
 
         kept = [cached for row in await self._do.read(work) if (cached := _cached(row))]
         if not kept:
@@ -161,7 +160,7 @@ class SqlResultCache:
             return
         body = measurement.model_dump_json(exclude_defaults=True)
 
-        async def work(connection: AsyncConnection) -> None:
+        def work(connection: Connection) -> None:
             now = self._database.now()
             entry = {
                 "key": key,
@@ -172,7 +171,7 @@ class SqlResultCache:
                 "used_at": now,
             }
             # First, for it makes others wait who have measured the same.
-            counted = await connection.execute(
+            counted = connection.execute(
                 self._upsert(
                     entries_table,
                     entry,
@@ -190,13 +189,13 @@ class SqlResultCache:
                 "measured_at": now,
             }
             place = {"key": key, "number": counted.scalar_one() % MAX_KEPT if noisy else 0}
-            await connection.execute(self._upsert(measurements_table, place | told, told))
+            connection.execute(self._upsert(measurements_table, place | told, told))
             size = (
                 select(func.sum(measurements_table.c.bytes))
                 .where(measurements_table.c.key == key)
                 .scalar_subquery()
             )
-            await connection.execute(
+            connection.execute(
                 update(entries_table).where(entries_table.c.key == key).values(bytes=size)
             )
 
@@ -213,9 +212,9 @@ class SqlResultCache:
         """
         await self.write_uses()
 
-        async def work(connection: AsyncConnection) -> CacheStats:
+        def work(connection: Connection) -> CacheStats:
             table = entries_table.c
-            found = await connection.execute(
+            found = connection.execute(
                 select(
                     func.count(),
                     select(func.count()).select_from(measurements_table).scalar_subquery(),
@@ -273,9 +272,9 @@ class SqlResultCache:
         if not uses:
             return
 
-        async def work(connection: AsyncConnection) -> None:
+        def work(connection: Connection) -> None:
             table = entries_table.c
-            await connection.execute(
+            connection.execute(
                 update(entries_table)
                 .where(table.key == bindparam("used"))
                 .values(hits=table.hits + bindparam("times"), used_at=self._database.now()),
@@ -286,7 +285,7 @@ class SqlResultCache:
 
     @property
     def _is_file(self) -> bool:
-        return self._database.writing.dialect.name == "sqlite"
+        return self._database.engine.dialect.name == "sqlite"
 
     def _upsert(self, table: Any, values: Mapping[str, Any], otherwise: Mapping[str, Any]) -> Any:
         """Insert a row; where there is one of its key, change that."""
@@ -300,8 +299,8 @@ class SqlResultCache:
     async def _stay_small(self) -> None:
         table = entries_table.c
 
-        async def work(connection: AsyncConnection) -> Sequence[Any]:
-            found = await connection.execute(
+        def work(connection: Connection) -> Sequence[Any]:
+            found = connection.execute(
                 select(func.count(), func.coalesce(func.sum(table.bytes), 0)).select_from(
                     entries_table
                 )
@@ -327,8 +326,8 @@ class SqlResultCache:
         await self._forget(table.key.in_(too_much))
 
     async def _forget(self, which: Any) -> int:
-        async def work(connection: AsyncConnection) -> int:
-            gone = await connection.execute(delete(entries_table).where(which))
+        def work(connection: Connection) -> int:
+            gone = connection.execute(delete(entries_table).where(which))
             return gone.rowcount
 
         return await self._do.write(work)

@@ -40,10 +40,9 @@ async def keys(cache: ResultCache, *asked: str) -> str:
 
 async def grow_old(cache: SqlResultCache, key: str, seconds: float) -> None:
     """Have an entry not used for so long."""
-    async with cache._database.writing.begin() as connection:
-        changed = await connection.execute(
-            update(entries_table)
-            .where(entries_table.c.key == key)
-            .values(used_at=entries_table.c.used_at - seconds)
-        )
-        assert changed.rowcount == 1
+    older = (
+        update(entries_table)
+        .where(entries_table.c.key == key)
+        .values(used_at=entries_table.c.used_at - seconds)
+    )
+    assert await cache._database.write(lambda connection: connection.execute(older).rowcount) == 1

@@ -15,6 +15,8 @@ import signal
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -179,7 +181,8 @@ class PostgresNode:
             server.suspend()
         processes = self._processes()
         for process in processes:
-            process.kill()
+            with _whether_it_is_there_or_not():
+                process.kill()
         self._join()
         # As long as one is left, the data has an owner.
         psutil.wait_procs(processes, timeout=_SECONDS)
@@ -187,12 +190,14 @@ class PostgresNode:
     def freeze(self) -> None:
         """Let the server take connections and answer nothing."""
         for process in self._processes():
-            process.suspend()
+            with _whether_it_is_there_or_not():
+                process.suspend()
 
     def thaw(self) -> None:
         """Let it answer again."""
         for process in self._processes():
-            process.resume()
+            with _whether_it_is_there_or_not():
+                process.resume()
 
     def close(self) -> None:
         """End the server and forget its data."""
@@ -252,3 +257,10 @@ class PostgresNode:
                 # Tells it to end the server, if that has not ended yet.
                 if leader.stdin is not None:
                     leader.stdin.close()
+
+
+@contextmanager
+def _whether_it_is_there_or_not() -> Iterator[None]:
+    """A process of the server's that has ended meanwhile needs nothing more."""
+    with suppress(psutil.NoSuchProcess):
+        yield

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Connection, create_engine, inspect
-from sqlalchemy.ext.asyncio import AsyncEngine
 from support.journals import LONG, fact, new_sweep, numbers_that_count, some_facts
 
 from spica_async.journal import JournalVersionError
@@ -32,8 +31,8 @@ def use_steps(monkeypatch: pytest.MonkeyPatch, steps: Any) -> None:
     monkeypatch.setattr(sql_module, "STEPS", steps)
 
 
-def engine_of(journal: SqlJournal) -> AsyncEngine:
-    return journal._database.writing
+def colours(connection: Connection) -> list[Any]:
+    return list(connection.exec_driver_sql("SELECT colour FROM sweeps").all())
 
 
 def look_at(connection: Connection) -> dict[str, list[tuple[str, bool, bool]]]:
@@ -53,8 +52,8 @@ def look_at(connection: Connection) -> dict[str, list[tuple[str, bool, bool]]]:
 
 
 async def test_the_steps_lead_to_the_tables_that_the_program_uses(url: str) -> None:
-    async with SqlJournal.open(url) as journal, engine_of(journal).connect() as connection:
-        assert await connection.run_sync(look_at) == {
+    async with SqlJournal.open(url) as journal:
+        assert await journal._database.read(look_at) == {
             name: [(column.name, column.nullable, column.primary_key) for column in table.columns]
             for name, table in metadata.tables.items()
         }
@@ -74,10 +73,8 @@ async def test_an_older_store_is_brought_up_to_date_with_nothing_lost(
             assert (after.config, after.priority, after.last) == (before.config, 3, before.last)
             assert (after.owner, after.submitted_at) == ("me", before.submitted_at)
             assert await numbers_that_count(journal) == 50
-            async with engine_of(journal).begin() as connection:
-                assert await connection.run_sync(version_of) == len(NEWER)
-                rows = await connection.exec_driver_sql("SELECT colour FROM sweeps")
-                assert rows.all() == [("blue",)]
+            assert await journal._database.read(version_of) == len(NEWER)
+            assert await journal._database.read(colours) == [("blue",)]
 
 
 async def test_many_bring_it_up_to_date_at_once(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,9 +99,8 @@ async def test_a_step_that_fails_changes_nothing(url: str, monkeypatch: pytest.M
                 pass
     async with SqlJournal.open(url) as journal:
         assert await journal.append("one", "me", [fact(1)], after=0) == 1
-        async with engine_of(journal).begin() as connection:
-            assert await connection.run_sync(version_of) == len(STEPS)
-            assert "pictures" not in await connection.run_sync(look_at)
+        assert await journal._database.read(version_of) == len(STEPS)
+        assert "pictures" not in await journal._database.read(look_at)
 
 
 async def test_a_newer_one_is_refused(url: str, monkeypatch: pytest.MonkeyPatch) -> None:

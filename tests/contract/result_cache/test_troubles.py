@@ -124,10 +124,8 @@ async def test_what_cannot_be_read_is_measured_again(url: str, logged: Logged) -
         await put(strict, "k")
         for throughput in (1.0, 2.0, 3.0):
             await put(strict, "n", throughput, noisy=True)
-        async with strict._database.writing.begin() as connection:
-            await connection.execute(
-                text("UPDATE result_cache_measurements SET body = '{}' WHERE worker = 'worker 1'")
-            )
+        spoil = "UPDATE result_cache_measurements SET body = '{}' WHERE worker = 'worker 1'"
+        await strict._database.write(lambda connection: connection.execute(text(spoil)))
     async with opened(url) as cache:
         assert await cache.get("k") is None
         assert await kept(cache, "n") == 2.0

@@ -32,11 +32,10 @@ def look_at(connection: Connection) -> dict[str, list[tuple[str, bool, bool]]]:
 
 
 async def test_the_steps_lead_to_the_tables_that_the_program_uses(cache: SqlResultCache) -> None:
-    async with cache._database.writing.connect() as connection:
-        assert await connection.run_sync(look_at) == {
-            name: [(column.name, column.nullable, column.primary_key) for column in table.columns]
-            for name, table in metadata.tables.items()
-        }
+    assert await cache._database.read(look_at) == {
+        name: [(column.name, column.nullable, column.primary_key) for column in table.columns]
+        for name, table in metadata.tables.items()
+    }
 
 
 async def test_an_older_one_is_brought_up_to_date_with_nothing_lost(
@@ -48,6 +47,5 @@ async def test_an_older_one_is_brought_up_to_date_with_nothing_lost(
     for _ in range(2):
         async with SqlResultCache.open(url) as cache:
             assert await kept(cache, "k") == 1.0
-            async with cache._database.writing.connect() as connection:
-                version = await connection.run_sync(version_of, version_table)
-                assert version == len(NEWER)
+            version = await cache._database.read(lambda found: version_of(found, version_table))
+            assert version == len(NEWER)

@@ -139,7 +139,8 @@ class TestConnectionCut:
     async def test_many_publishes_at_once_are_all_taken(
         self, proxied_bus: RabbitBus, proxy: TcpProxy
     ) -> None:
-        cut = proxy.cut_before(Side.SERVER, Method.BASIC_ACK, occurrence=3)
+        # One acknowledgement may be for all of them.
+        cut = proxy.cut_before(Side.SERVER, Method.BASIC_ACK)
         expected = {str(number) for number in range(50)}
         async with asyncio.TaskGroup() as group:
             for name in expected:

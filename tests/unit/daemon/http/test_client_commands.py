@@ -8,7 +8,7 @@ import json
 import re
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, redirect_stderr, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
@@ -323,6 +323,15 @@ async def test_a_watch_outlives_the_daemon_and_tells_nothing_twice(
     assert url in done.stderr
 
 
+@pytest.fixture
+def with_interrupts() -> Iterator[None]:
+    """Have children heed Ctrl-C, also where the tests run in the background of a script."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("with_interrupts")
 async def test_an_interrupted_watch_leaves_the_sweep_alone(
     control: FakeControl, sweep_id: str
 ) -> None:
