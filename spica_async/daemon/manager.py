@@ -250,7 +250,10 @@ class SweepManager:
         left_by_command = row.status == "running" and not row.managed and _is_left(row)
         if row.status not in _RESTING and not left_by_command:
             raise WrongStateError(f"sweep {sweep_id} is {row.status}: it does not rest")
-        await self._write(row, "queued", managed=True)
+        try:
+            await self._write(row, "queued", managed=True)
+        except SweepTakenError as error:
+            raise WrongStateError(str(error)) from error
         self._postponed.pop(sweep_id, None)
         self._wake()
         return summary_of(await self._row(sweep_id))

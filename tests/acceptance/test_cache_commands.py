@@ -57,6 +57,7 @@ def refused(finished: Finished, code: int) -> str:
     return finished.stderr
 
 
+@pytest.mark.slow
 def test_the_users_cache_is_shown_and_pruned(spica: Spica, file: Path, tmp_path: Path) -> None:
     fill(file)
     told = spica("cache", "stats").stdout

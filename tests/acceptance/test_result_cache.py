@@ -58,6 +58,7 @@ def test_a_later_sweep_gets_what_an_earlier_one_has_measured(
     assert json.loads(stats.stdout)["entries"] == 3
 
 
+@pytest.mark.slow
 def test_noisy_replays_say_how_often_they_were_measured(
     spica: Spica, write_config: WriteConfig, tmp_path: Path
 ) -> None:
@@ -72,6 +73,7 @@ def test_noisy_replays_say_how_often_they_were_measured(
     assert 2 in {record.get("reused") for record in records}
 
 
+@pytest.mark.slow
 def test_a_sweep_says_that_it_measured_little(spica: Spica, write_config: WriteConfig) -> None:
     config = write_config(small_sweep())
     assert "were measured before" not in spica("run", config).stdout

@@ -103,7 +103,19 @@ def test_an_interrupted_sweep_says_how_to_go_on(spica: Spica, config: str, tmp_p
     assert json.loads(finished.stdout)["tally"]["feasible"] == SAMPLES
 
 
-def test_a_sweep_that_runs_cannot_be_had(spica: Spica, config: str, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_a_sweep_that_runs_cannot_be_had(
+    spica: Spica, write_config: WriteConfig, tmp_path: Path
+) -> None:
+    config = write_config(
+        small_sweep(
+            search_space__agg_max_num_batched_tokens=[8192, 16384, 32768],
+            search_space__agg_max_num_seqs=[256, 512, 1024],
+            workload__num_request_ratio=5000,
+            sweep__max_rounds=9,
+            sweep__parallel_evals=1,
+        )
+    )
     with running(tmp_path, "run", config, "--slots", "1") as process:
         finished = spica("resume", sweep_in(tmp_path))
         assert process.poll() is None
@@ -113,6 +125,7 @@ def test_a_sweep_that_runs_cannot_be_had(spica: Spica, config: str, tmp_path: Pa
     assert f":{process.pid}#" in error
 
 
+@pytest.mark.slow
 def test_what_was_searched_must_be_the_same(spica: Spica, tmp_path: Path) -> None:
     made = spica("trace", "synth", "trace.jsonl", "--requests", "4000", "--duration", "4000")
     assert made.code == 0

@@ -118,6 +118,7 @@ async def test_properties_that_cannot_be_decoded(
     await check_nothing_is_left(workers, broker_vhost, "sweep")
 
 
+@pytest.mark.slow
 async def test_fuzzed_messages_by_the_thousand(
     broker_vhost: VirtualHost, workers: Workers, fates: Fates, tmp_path: Path
 ) -> None:
