@@ -1,7 +1,4 @@
-"""Deploys whatever a sweep has found to be better than all before: an example of a subscriber.
-
-Run it as `python examples/deploy_on_best.py amqp://user:password@host/`.
-"""
+"""Deploys what a sweep found to be better than all before: `deploy_on_best.py amqp://user@host/`."""
 
 import asyncio
 import json
@@ -10,32 +7,26 @@ import sys
 import aio_pika
 
 
-async def deploy(sweep: str, candidate: dict) -> None:
-    """Put your own deployment here; `config` is the flat deployment that was measured."""
-    print(
-        f"{sweep}: deploying {candidate['candidate_id']}, score {candidate['score']:.6g}: "
-        f"{json.dumps(candidate['config'])}",
-        flush=True,
-    )
+def deploy(sweep, candidate):
+    """Put your deployment here; `config` is the flat deployment that was measured."""
+    told = f"deploying {candidate['candidate_id']}, score {candidate['score']:.6g}"
+    print(f"{sweep}: {told}: {json.dumps(candidate['config'])}", flush=True)
 
 
-async def main(url: str) -> None:
-    """Take what is told of sweeps from a queue that outlives us, each event once."""
-    connection = await aio_pika.connect_robust(url)
-    channel = await connection.channel()
-    await channel.set_qos(prefetch_count=1)
+async def main(url):
+    """Take what is told from a queue that outlives us."""
+    channel = await (await aio_pika.connect_robust(url)).channel()
     exchange = await channel.declare_exchange("spica.events", "topic", durable=True)
     queue = await channel.declare_queue("deploy-on-best", durable=True)
     await queue.bind(exchange, "best.improved")
-    seen: dict[str, int] = {}
-    async with queue.iterator() as messages:
-        async for message in messages:
-            async with message.process(requeue=True):
-                event = json.loads(message.body)
-                # Events come at least once and in order: what is not newer has been seen.
-                if event["sequence"] > seen.get(event["subject"], 0):
-                    await deploy(event["subject"], event["data"]["candidate"])
-                    seen[event["subject"]] = event["sequence"]
+    seen = {}
+    async for message in queue.iterator():
+        async with message.process(requeue=True):
+            event = json.loads(message.body)
+            sweep, number = event["subject"], event["sequence"]
+            if number > seen.get(sweep, 0):  # Events come at least once, and in order.
+                deploy(sweep, event["data"]["candidate"])
+                seen[sweep] = number
 
 
 if __name__ == "__main__":
