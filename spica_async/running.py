@@ -77,9 +77,11 @@ async def run_job(
             await check_consumer_timeout(means.bus, requests_queue(fingerprint).name, broker)
             trace = await stack.enter_async_context(offered(trace, broker))
         before_planning = time()
-        plan, _ = await asyncio.gather(
-            job.inputs.plan(means.display.planning), job.while_planning()
-        )
+        # A group waits for both, however this ends; `gather` would leave the planning process.
+        async with asyncio.TaskGroup() as group:
+            planning = group.create_task(job.inputs.plan(means.display.planning))
+            group.create_task(job.while_planning())
+        plan = planning.result()
         planning_seconds = time() - before_planning
         for note in plan_notes(plan):
             means.display.note(note)
