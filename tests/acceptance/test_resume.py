@@ -89,6 +89,7 @@ def test_a_killed_sweep_goes_on_where_it_was(spica: Spica, config: str, tmp_path
     assert records_of(tmp_path, sweep) == after
 
 
+@pytest.mark.slow
 def test_an_interrupted_sweep_says_how_to_go_on(spica: Spica, config: str, tmp_path: Path) -> None:
     with running(tmp_path, "run", config, "--slots", "1") as process:
         os.killpg(process.pid, signal.SIGINT)

@@ -113,6 +113,7 @@ class TestDeletedInMidSweep:
         assert len(fates.starts) == sweep.budget
         await check_nothing_is_left(workers, broker_vhost, "sweep")
 
+    @pytest.mark.slow
     async def test_all_of_them_again_and_again(
         self,
         broker_vhost: VirtualHost,

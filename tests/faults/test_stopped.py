@@ -67,6 +67,7 @@ async def test_a_second_interrupt_ends_the_grace(
     await check_nothing_is_left(workers, broker_vhost, "sweep")
 
 
+@pytest.mark.slow
 async def test_without_a_broker_it_ends_all_the_same(
     broker_vhost: VirtualHost, workers: Workers, fates: Fates, tmp_path: Path
 ) -> None:

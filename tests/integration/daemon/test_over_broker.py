@@ -127,6 +127,7 @@ async def test_events_reach_subscribers_though_connections_break(
     assert events[0].data.kind == "sweep.submitted"
 
 
+@pytest.mark.slow
 async def test_events_wait_for_a_broker_that_is_away(
     where: Path, tmp_path: Path, broker: BrokerNode
 ) -> None:

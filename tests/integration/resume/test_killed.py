@@ -80,6 +80,7 @@ async def test_one_that_has_ended_is_written_again(driver: Driver, command: Comm
     assert found_in(folder) == whole
 
 
+@pytest.mark.slow
 async def test_over_a_broker_nothing_is_evaluated_twice(
     driver: Driver, command: Command, broker_vhost: VirtualHost
 ) -> None:
