@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
-from support.commands import Spica, WriteConfig, run_in
+from support.commands import Spica, WriteConfig, run_in, small_sweep
 
 
 @pytest.fixture
@@ -21,3 +21,17 @@ def write_config(tmp_path: Path) -> WriteConfig:
         return "sweep.yaml"
 
     return write
+
+
+@pytest.fixture
+def nine_samples(write_config: WriteConfig) -> str:
+    """Nine samples that are listed, one at a time; each takes about a second."""
+    return write_config(
+        small_sweep(
+            search_space__agg_max_num_batched_tokens=[8192, 16384, 32768],
+            search_space__agg_max_num_seqs=[256, 512, 1024],
+            workload__num_request_ratio=400,
+            sweep__max_rounds=9,
+            sweep__parallel_evals=1,
+        )
+    )

@@ -9,34 +9,21 @@ from pathlib import Path
 
 import psutil
 import pytest
-from support.commands import TIMEOUT_SECONDS, Spica, WriteConfig, small_sweep
+from support.commands import TIMEOUT_SECONDS, Spica
 from support.served import served
 
 SAMPLES = 9
 
 
-@pytest.fixture
-def config(write_config: WriteConfig) -> str:
-    return write_config(
-        small_sweep(
-            search_space__agg_max_num_batched_tokens=[8192, 16384, 32768],
-            search_space__agg_max_num_seqs=[256, 512, 1024],
-            workload__num_request_ratio=400,
-            sweep__max_rounds=9,
-            sweep__parallel_evals=1,
-        )
-    )
-
-
 @pytest.mark.slow
 def test_a_daemon_that_is_killed_goes_on_with_its_sweeps(
-    spica: Spica, config: str, tmp_path: Path
+    spica: Spica, nine_samples: str, tmp_path: Path
 ) -> None:
     with served(tmp_path, "--slots", "1", "--sweeps", "1") as daemon:
-        submitted = spica("submit", config, "--daemon", daemon.url)
+        submitted = spica("submit", nine_samples, "--daemon", daemon.url)
         assert submitted.code == 0, submitted.stderr
         sweep = submitted.stdout.strip()
-        other = spica("submit", config, "--daemon", daemon.url, "--priority", "-5", "--json")
+        other = spica("submit", nine_samples, "--daemon", daemon.url, "--priority", "-5", "--json")
         second = json.loads(other.stdout)["sweep_id"]
         assert json.loads(other.stdout)["priority"] == -5
         with urllib.request.urlopen(f"{daemon.url}/v1/sweeps/{sweep}/events") as events:
@@ -68,9 +55,9 @@ def test_a_daemon_that_is_killed_goes_on_with_its_sweeps(
     assert json.loads(finished.stdout)["tally"]["feasible"] == SAMPLES
 
 
-def test_what_goes_wrong_is_one_message(spica: Spica, config: str, tmp_path: Path) -> None:
+def test_what_goes_wrong_is_one_message(spica: Spica, nine_samples: str, tmp_path: Path) -> None:
     nobody = "http://127.0.0.1:1"
-    finished = spica("submit", config, "--daemon", nobody)
+    finished = spica("submit", nine_samples, "--daemon", nobody)
     assert finished.code == 1
     assert nobody in finished.stderr
     for arguments, message in (
@@ -86,7 +73,7 @@ def test_what_goes_wrong_is_one_message(spica: Spica, config: str, tmp_path: Pat
         unknown = spica("cancel", "nothing", "--daemon", daemon.url)
         assert (unknown.code, unknown.stderr) == (2, "error: there is no sweep nothing\n")
         bad = tmp_path / "bad.yaml"
-        bad.write_text((tmp_path / config).read_text().replace("throughput", "speed"))
+        bad.write_text((tmp_path / nine_samples).read_text().replace("throughput", "speed"))
         refused = spica("submit", "bad.yaml", "--daemon", daemon.url)
         assert refused.code == 2
         assert "goal.target" in refused.stderr

@@ -19,20 +19,6 @@ from support.commands import TIMEOUT_SECONDS, Spica, WriteConfig, small_sweep
 SAMPLES = 9
 
 
-@pytest.fixture
-def config(write_config: WriteConfig) -> str:
-    """Nine samples that are listed, one at a time; each takes about a second."""
-    return write_config(
-        small_sweep(
-            search_space__agg_max_num_batched_tokens=[8192, 16384, 32768],
-            search_space__agg_max_num_seqs=[256, 512, 1024],
-            workload__num_request_ratio=400,
-            sweep__max_rounds=9,
-            sweep__parallel_evals=1,
-        )
-    )
-
-
 @contextmanager
 def running(tmp_path: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     """A run that has found a candidate."""
@@ -62,8 +48,10 @@ def records_of(tmp_path: Path, sweep: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
-def test_a_killed_sweep_goes_on_where_it_was(spica: Spica, config: str, tmp_path: Path) -> None:
-    with running(tmp_path, "run", config, "--slots", "1") as process:
+def test_a_killed_sweep_goes_on_where_it_was(
+    spica: Spica, nine_samples: str, tmp_path: Path
+) -> None:
+    with running(tmp_path, "run", nine_samples, "--slots", "1") as process:
         process.kill()
         process.communicate(timeout=TIMEOUT_SECONDS)
     sweep = sweep_in(tmp_path)
@@ -90,8 +78,10 @@ def test_a_killed_sweep_goes_on_where_it_was(spica: Spica, config: str, tmp_path
 
 
 @pytest.mark.slow
-def test_an_interrupted_sweep_says_how_to_go_on(spica: Spica, config: str, tmp_path: Path) -> None:
-    with running(tmp_path, "run", config, "--slots", "1") as process:
+def test_an_interrupted_sweep_says_how_to_go_on(
+    spica: Spica, nine_samples: str, tmp_path: Path
+) -> None:
+    with running(tmp_path, "run", nine_samples, "--slots", "1") as process:
         os.killpg(process.pid, signal.SIGINT)
         _, stderr = process.communicate(timeout=TIMEOUT_SECONDS)
     assert process.returncode == 130
@@ -158,9 +148,9 @@ def test_what_was_searched_must_be_the_same(spica: Spica, tmp_path: Path) -> Non
     ],
 )
 def test_bad_input_is_one_message(
-    spica: Spica, config: str, arguments: list[str], message: str
+    spica: Spica, nine_samples: str, arguments: list[str], message: str
 ) -> None:
-    assert config == "sweep.yaml"
+    assert nine_samples == "sweep.yaml"
     finished = spica(*arguments)
     assert finished.code == 2
     (error,) = finished.stderr.splitlines()

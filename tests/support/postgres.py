@@ -15,8 +15,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -181,7 +180,7 @@ class PostgresNode:
             server.suspend()
         processes = self._processes()
         for process in processes:
-            with _whether_it_is_there_or_not():
+            with suppress(psutil.NoSuchProcess):  # It may have ended meanwhile.
                 process.kill()
         self._join()
         # As long as one is left, the data has an owner.
@@ -190,13 +189,13 @@ class PostgresNode:
     def freeze(self) -> None:
         """Let the server take connections and answer nothing."""
         for process in self._processes():
-            with _whether_it_is_there_or_not():
+            with suppress(psutil.NoSuchProcess):  # It may have ended meanwhile.
                 process.suspend()
 
     def thaw(self) -> None:
         """Let it answer again."""
         for process in self._processes():
-            with _whether_it_is_there_or_not():
+            with suppress(psutil.NoSuchProcess):  # It may have ended meanwhile.
                 process.resume()
 
     def close(self) -> None:
@@ -257,10 +256,3 @@ class PostgresNode:
                 # Tells it to end the server, if that has not ended yet.
                 if leader.stdin is not None:
                     leader.stdin.close()
-
-
-@contextmanager
-def _whether_it_is_there_or_not() -> Iterator[None]:
-    """A process of the server's that has ended meanwhile needs nothing more."""
-    with suppress(psutil.NoSuchProcess):
-        yield

@@ -9,8 +9,9 @@ import sys
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, create_engine, inspect
+from sqlalchemy import Connection, create_engine
 from support.journals import LONG, fact, new_sweep, numbers_that_count, some_facts
+from support.tables import look_at
 
 from spica_async.journal import JournalVersionError
 from spica_async.journal import sql as sql_module
@@ -33,22 +34,6 @@ def use_steps(monkeypatch: pytest.MonkeyPatch, steps: Any) -> None:
 
 def colours(connection: Connection) -> list[Any]:
     return list(connection.exec_driver_sql("SELECT colour FROM sweeps").all())
-
-
-def look_at(connection: Connection) -> dict[str, list[tuple[str, bool, bool]]]:
-    """Name, whether it may be null and whether it is in the key, for each column of each table."""
-    inspector = inspect(connection)
-    return {
-        name: [
-            (
-                column["name"],
-                column["nullable"],
-                column["name"] in inspector.get_pk_constraint(name)["constrained_columns"],
-            )
-            for column in inspector.get_columns(name)
-        ]
-        for name in inspector.get_table_names()
-    }
 
 
 async def test_the_steps_lead_to_the_tables_that_the_program_uses(url: str) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from sqlalchemy import Connection, inspect
 from support.cached_results import kept, put
+from support.tables import look_at
 
 from spica_async.journal.tables import version_of
 from spica_async.result_cache import sql as sql_module
@@ -13,22 +13,6 @@ from spica_async.result_cache.tables import STEPS, metadata, version_table
 
 NEWER = (*STEPS, ("ALTER TABLE result_cache_entries ADD COLUMN colour TEXT",))
 """What a later version might make of today's."""
-
-
-def look_at(connection: Connection) -> dict[str, list[tuple[str, bool, bool]]]:
-    """Name, whether it may be null and whether it is in the key, for each column of each table."""
-    inspector = inspect(connection)
-    return {
-        name: [
-            (
-                column["name"],
-                column["nullable"],
-                column["name"] in inspector.get_pk_constraint(name)["constrained_columns"],
-            )
-            for column in inspector.get_columns(name)
-        ]
-        for name in inspector.get_table_names()
-    }
 
 
 async def test_the_steps_lead_to_the_tables_that_the_program_uses(cache: SqlResultCache) -> None:
