@@ -13,6 +13,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from spica_async.journal.database import Database
 from spica_async.journal.port import JournalBusyError, JournalDamagedError
+from spica_async.unbroken import unbroken
 
 ResultT = TypeVar("ResultT")
 Work = Callable[[Connection], ResultT]
@@ -62,19 +63,7 @@ class Transactions:
         could run into it. The database's time limits bound the wait, and a second cancellation ends
         it where the connection can be cut.
         """
-        task = asyncio.ensure_future(work)
-        # So that the loop does not complain of an error that nobody waits for any more.
-        task.add_done_callback(lambda done: done.cancelled() or done.exception())
-        try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            while not task.done():
-                try:
-                    await asyncio.wait([task])
-                except asyncio.CancelledError:
-                    if self._database.can_be_cut:
-                        task.cancel()
-            raise
+        return await unbroken(work, can_be_cut=self._database.can_be_cut)
 
     @contextmanager
     def _telling(self) -> Iterator[None]:

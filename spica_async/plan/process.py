@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import pickle
-import signal
 import sys
 import tempfile
 from asyncio.subprocess import PIPE, Process
@@ -15,6 +13,7 @@ import structlog
 
 from schemas.config import SmartSearchConfig
 from schemas.messages import TraceLoad
+from spica_async.child_end import end_child
 from spica_async.childproc import HEADER_BYTES, child_environment, frame, payload_length
 from spica_async.errors import InputError, SpicaError, keep_traceback
 from spica_async.plan.request import PlanRequest
@@ -53,7 +52,7 @@ async def make_plan(
             said = keep_traceback(stderr.read().decode(errors="replace") or "it said nothing")
             raise SpicaError(f"the planning process ended with exit code {code}: {said}") from None
         finally:
-            await _end(process)
+            await end_child(process)
 
 
 async def _plan_of(process: Process, progress: Progress) -> SweepPlan:
@@ -86,11 +85,3 @@ async def _read_answer(process: Process) -> tuple[str, Any]:
     # The child is our own program, started by us.
     kind, value = pickle.loads(await process.stdout.readexactly(length))  # noqa: S301
     return kind, value
-
-
-async def _end(process: Process) -> None:
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        log.debug("planning.ended", pid=process.pid)
-    await process.communicate()

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import pickle
-import signal
 import sys
 import time
 from asyncio.subprocess import PIPE, Process
@@ -17,6 +15,7 @@ from typing import Self
 
 from pydantic import TypeAdapter, ValidationError
 
+from spica_async.child_end import end_child
 from spica_async.childproc import HEADER_BYTES, child_environment, frame, payload_length
 from spica_async.sampling.types import Study
 from spica_async.sampling.wire import (
@@ -159,13 +158,8 @@ class DesignerChannel:
         return message
 
     async def kill(self) -> None:
-        """Kills the process and its group at once and reaps it."""
-        if self._process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):  # It has just ended by itself.
-                os.killpg(self.pid, signal.SIGKILL)
-        self._requests.close()
-        # Reads what is left, so that both pipes close; waiting alone would leave them open.
-        await self._process.communicate()
+        """Kills the process and its group at once and reaps it, though the caller be cancelled."""
+        await end_child(self._process)
 
     def _send(self, message: Opening | AskRequest | PrepareRequest) -> None:
         # Not drained: one request at a time is outstanding, and a process that ended is noticed

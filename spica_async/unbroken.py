@@ -1,0 +1,31 @@
+"""Work that a cancellation must not leave half done."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+ResultT = TypeVar("ResultT")
+
+
+async def unbroken(work: Coroutine[Any, Any, ResultT], *, can_be_cut: bool = False) -> ResultT:
+    """Do something whole, though the caller be cancelled: it hears of that when all is done.
+
+    Args:
+        work: takes a bounded time. If it fails after the cancellation, nobody hears of that.
+        can_be_cut: whether a second cancellation reaches the work, too.
+    """
+    task = asyncio.ensure_future(work)
+    # So that the loop does not complain of an error that nobody waits for any more.
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        while not task.done():
+            try:
+                await asyncio.wait([task])
+            except asyncio.CancelledError:
+                if can_be_cut:
+                    task.cancel()
+        raise
