@@ -171,8 +171,10 @@ def with_terminal() -> Iterator[None]:
 
 @pytest.mark.usefixtures("with_terminal")
 def test_the_end_of_the_terminal_ends_the_planning(
-    write_config: WriteConfig, tmp_path: Path
+    write_config: WriteConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # With nothing known yet the planning takes seconds, and is not over before the signal.
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     with subprocess.Popen(
         [sys.executable, "-m", "spica_async", "run", write_config(small_sweep())],
         cwd=tmp_path,
