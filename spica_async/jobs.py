@@ -28,12 +28,14 @@ class OpenSweep:
 
     Attributes:
         folder: takes what is found.
+        journal: has the sweep.
         log: takes its facts.
         owner: this process, as the journal knows it.
         telling: tells others of it.
     """
 
     folder: ResultsFolder
+    journal: Journal
     log: SweepLog
     owner: str
     telling: SweepTelling
@@ -118,7 +120,7 @@ class NewJob:
         log = await stack.enter_async_context(
             SweepLog.open(journal, self.sweep_id, lease, last=0, telling=telling)
         )
-        return OpenSweep(folder, log, lease.owner, telling)
+        return OpenSweep(folder, journal, log, lease.owner, telling)
 
 
 class ResumedJob:
@@ -154,7 +156,7 @@ class ResumedJob:
         self._only_from = only_from
         self._most_futile_runs = most_futile_runs
         self._lease: Lease = new_lease()
-        self._opened: tuple[SweepLog, SweepTelling] | None = None
+        self._opened: tuple[Journal, SweepLog, SweepTelling] | None = None
 
     async def before_planning(self, stack: AsyncExitStack) -> PastRuns:
         """Take the sweep, so that nobody else does, and read what it has come to.
@@ -177,7 +179,7 @@ class ResumedJob:
         log = await stack.enter_async_context(
             SweepLog.open(journal, self.sweep_id, self._lease, last=past.last, telling=telling)
         )
-        self._opened = log, telling
+        self._opened = journal, log, telling
         return past
 
     async def _checked(self, journal: Journal) -> tuple[SweepRow, PastRuns]:
@@ -201,11 +203,11 @@ class ResumedJob:
     async def after_planning(self, stack: AsyncExitStack) -> OpenSweep:
         """Open its folder again."""
         assert self._opened is not None  # noqa: S101  # planning came after `before_planning`
-        log, telling = self._opened
+        journal, log, telling = self._opened
         root, name = self._folder.parent, self._folder.name
         folder = stack.enter_context(ResultsFolder.reopen(root, name))
         folder.write_config(self.inputs.config)
-        return OpenSweep(folder, log, self._lease.owner, telling)
+        return OpenSweep(folder, journal, log, self._lease.owner, telling)
 
 
 def check_same(

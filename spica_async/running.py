@@ -16,6 +16,7 @@ from spica_async.engine.versions import engine_fingerprint, engine_versions
 from spica_async.evaluations import Share
 from spica_async.jobs import Job, check_same, planned_fact
 from spica_async.journal.past import MEMORY_BUS
+from spica_async.outbox import telling_of
 from spica_async.plan.describe import plan_notes
 from spica_async.plan.types import SweepPlan
 from spica_async.result_cache import ResultCache
@@ -39,6 +40,7 @@ class Means:
         use_cache: whether it answers; it is told in any case.
         share: of the slots that several sweeps have; none: they are this sweep's alone.
         stopped_as: the status of a sweep that is told to stop.
+        tells_events: whether the events of the sweep are published on the bus meanwhile.
     """
 
     bus: Bus
@@ -49,6 +51,7 @@ class Means:
     use_cache: bool
     share: Share | None = None
     stopped_as: Callable[[], StoppedAs] = lambda: "interrupted"
+    tells_events: bool = False
 
 
 async def run_job(
@@ -91,6 +94,10 @@ async def run_job(
             check_same(past.planned, plan, trace_sha256=trace_sha256, versions=versions)
             planning_seconds += past.planned.planning_seconds
         opened = await job.after_planning(stack)
+        if means.tells_events:
+            await stack.enter_async_context(
+                telling_of(job.sweep_id, opened.telling, opened.journal, means.bus)
+            )
         opened.folder.write_plan(plan)
         if past.planned is None:
             planned = planned_fact(

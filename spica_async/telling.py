@@ -44,7 +44,10 @@ class SweepTelling:
         sweep_id: its name.
         config: of the sweep.
         stored: how many events the journal has, the first one included.
-        news: called when the journal has more of them.
+        news: see `on_news`.
+
+    Attributes:
+        on_news: called when the journal has more of them.
     """
 
     def __init__(
@@ -65,7 +68,7 @@ class SweepTelling:
         self._number = 1
         self._stored = max(stored, 1)
         self._pending: list[str] = []
-        self._news = news
+        self.on_news = news
 
     @property
     def pending(self) -> bool:
@@ -104,7 +107,7 @@ class SweepTelling:
 
     def written(self) -> None:
         """What was taken last is in the journal."""
-        self._news()
+        self.on_news()
 
     def _tell(self, told: Iterable[Lifecycle]) -> None:
         for data in told:

@@ -229,6 +229,7 @@ async def _run(job: Job, options: RunOptions, slots: int, display: Display) -> S
             grace_seconds=options.grace_seconds,
             cache=cache,
             use_cache=options.use_cache,
+            tells_events=options.broker is not None,
         )
         return await run_job(job, means, interrupts.stop, before_search=before_search)
 

@@ -22,13 +22,13 @@ from spica_async.daemon.http.app import make_app
 from spica_async.daemon.http.server import serve
 from spica_async.daemon.http.settings import HttpSettings
 from spica_async.daemon.manager import ManagerSettings, SweepManager
-from spica_async.daemon.outbox import Outbox
 from spica_async.engine.versions import engine_fingerprint
 from spica_async.errors import InputError, SpicaError, first_cause
 from spica_async.interrupts import Interrupts
 from spica_async.journal import Journal
 from spica_async.journal.opening import JournalOptions, opened
 from spica_async.local_worker import local_worker
+from spica_async.outbox import Outbox
 from spica_async.result_cache import cache_place
 from spica_async.result_cache import opened as opened_cache
 from workers.program import WorkerOptions

@@ -194,7 +194,7 @@ class News:
         events: What others are to be told, each as JSON.
         events_after: The number of the latest event so far.
         managed: Whether daemons may run it by themselves from now on; None leaves it as it is.
-            What was to be told of it before that is taken for told.
+            If nobody was told of it before that, what there was to tell is taken for told.
         granted: Whether what somebody wished is done with.
     """
 

@@ -410,8 +410,9 @@ def _new_values(news: News) -> dict[str, Any]:
     if news.managed is not None:
         values["managed"] = int(news.managed)
     if news.managed:
-        was_not = table.managed == 0
-        values["published"] = case((was_not, table.events), else_=table.published)
+        # A command that has told some is one that has told all that it could.
+        never_told = (table.managed == 0) & (table.published == 0)
+        values["published"] = case((never_told, table.events), else_=table.published)
     if news.granted:
         values["wish"] = None
     return values

@@ -8,15 +8,15 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
 
-import aio_pika
 import pytest
 from support.broker import BrokerNode, VirtualHost
 from support.daemons import BUDGET, daemon, make_quick, small_config
 from support.searching import FakeWorker, succeed_or_fail
+from support.subscribers import assert_whole, bus_at, read, subscribed
 
 from schemas.daemon import (
     SWEEP_COMMAND,
@@ -26,16 +26,14 @@ from schemas.daemon import (
     SweepCommanded,
     SweepSubmission,
 )
-from schemas.lifecycle import SWEEP_EVENT, BestImproved, SweepEvent, SweepFinished
-from spica_async.bus.address import BrokerAddress
+from schemas.lifecycle import BestImproved
 from spica_async.bus.memory import MemoryBus
 from spica_async.bus.port import Bus, BusUnavailableError, Message, QueueSpec
-from spica_async.bus.rabbitmq import RabbitBus
 from spica_async.bus.topology import COMMANDS_QUEUE, DEAD_QUEUE
 from spica_async.daemon.commands import Commands
-from spica_async.daemon.outbox import Outbox
 from spica_async.journal import JournalUnavailableError, Lease, NewSweep
 from spica_async.journal.sql import SqlJournal
+from spica_async.outbox import Outbox
 from spica_async.results import config_document
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "deploy_on_best.py"
@@ -50,53 +48,6 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def where(tmp_path: Path) -> Path:
     return tmp_path / "journal.sqlite3"
-
-
-@asynccontextmanager
-async def bus_at(url: str, name: str, *, patience_seconds: float = 60) -> AsyncIterator[RabbitBus]:
-    async with RabbitBus.open(
-        BrokerAddress.from_options(url),
-        name=f"spica-{name}",
-        private_queues=f"spica.{name}",
-        patience_seconds=patience_seconds,
-    ) as bus:
-        yield bus
-
-
-@asynccontextmanager
-async def subscribed(url: str) -> AsyncIterator[aio_pika.abc.AbstractQueue]:
-    """A durable queue of all that is told of sweeps."""
-    async with await aio_pika.connect(url) as connection:
-        channel = await connection.channel()
-        exchange = await channel.declare_exchange("spica.events", "topic", durable=True)
-        queue = await channel.declare_queue("all", durable=True)
-        for kind in ("sweep.#", "branch.#", "candidate.#", "best.#", "front.#"):
-            await queue.bind(exchange, kind)
-        yield queue
-
-
-async def read(queue: aio_pika.abc.AbstractQueue) -> list[SweepEvent]:
-    """What is in the queue, up to the end of a sweep; its topic is the kind."""
-    events: list[SweepEvent] = []
-    async with asyncio.timeout(30):
-        while not events or not isinstance(events[-1].data, SweepFinished):
-            message = await queue.get(no_ack=True, fail=False)
-            if message is None:
-                await asyncio.sleep(0.02)
-                continue
-            events.append(SWEEP_EVENT.validate_json(message.body))
-            assert message.routing_key == events[-1].data.kind
-            assert message.type == events[-1].type
-    return events
-
-
-def assert_whole(events: list[SweepEvent]) -> None:
-    """Each at least once, and in order: one that comes again comes with all behind it."""
-    last = 0
-    for event in events:
-        assert event.sequence <= last + 1, "a gap"
-        last = event.sequence
-    assert max(event.sequence for event in events) == last
 
 
 async def test_events_reach_subscribers_though_connections_break(

@@ -1,11 +1,11 @@
-"""Tells the events of all sweeps on the bus: each at least once, those of a sweep in order."""
+"""Tells the events of sweeps on the bus: each at least once, those of a sweep in order."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from typing import Final
 
 import structlog
@@ -13,14 +13,37 @@ import structlog
 from spica_async.bus.port import Bus, BusError, Message, MessageTooLargeError
 from spica_async.journal import Journal, JournalError, Lease, RecordedEvent, SweepTakenError
 from spica_async.journal.owner import this_owner
+from spica_async.telling import SweepTelling
 
 LOOK_SECONDS: Final = 1.0
 _LONGEST_PAUSE_SECONDS: Final = 30.0
 _TELLING_SECONDS: Final = 30.0
+_LAST_SECONDS: Final = 10.0
 _AT_ONCE: Final = 50
 """Events between one note of what was told and the next; after a crash so many come again."""
 
 log = structlog.get_logger(__name__)
+
+
+@asynccontextmanager
+async def telling_of(
+    sweep_id: str, telling: SweepTelling, journal: Journal, bus: Bus
+) -> AsyncIterator[None]:
+    """Publish the events of one sweep of ours as they come, and what is left when it has ended.
+
+    What cannot be published then stays in the journal for when the sweep is resumed.
+    """
+    outbox = Outbox(journal, bus, lambda _: True, only=sweep_id)
+    telling.on_news = outbox.wake
+    async with asyncio.TaskGroup() as group:
+        publishing = group.create_task(outbox.run())
+        yield
+        publishing.cancel()
+    try:
+        async with asyncio.timeout(_LAST_SECONDS):
+            await outbox.publish_all()
+    except (BusError, JournalError, TimeoutError) as error:
+        log.warning("outbox.events_left", sweep=sweep_id, error=str(error) or "it took too long")
 
 
 class Outbox:
@@ -33,14 +56,21 @@ class Outbox:
         journal: has the events.
         bus: takes them, each with its kind as the topic.
         is_ours: whether we run a sweep. Another daemon that runs one tells of it itself.
+        only: the one sweep to tell of; none: all those that daemons may run.
     """
 
     def __init__(
-        self, journal: Journal, bus: Bus, is_ours: Callable[[str], bool] = lambda _: False
+        self,
+        journal: Journal,
+        bus: Bus,
+        is_ours: Callable[[str], bool] = lambda _: False,
+        *,
+        only: str | None = None,
     ) -> None:
         self._journal = journal
         self._bus = bus
         self._is_ours = is_ours
+        self._only = only
         self._news = asyncio.Event()
 
     def wake(self) -> None:
@@ -71,7 +101,7 @@ class Outbox:
             BusError: the bus is away.
             JournalError: the journal is.
         """
-        for sweep_id in await self._journal.unpublished():
+        for sweep_id in [self._only] if self._only else await self._journal.unpublished():
             if self._is_ours(sweep_id):
                 await self._publish(sweep_id)
                 continue

@@ -1,0 +1,106 @@
+"""What others are told of sweeps, and what goes with facts, on every database."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from support.journals import LONG, fact, new_sweep, numbers_that_count
+
+from spica_async.journal import (
+    Journal,
+    JournalConflictError,
+    LeaseLostError,
+    News,
+    RecordedEvent,
+    SweepExistsError,
+)
+
+
+def told(name: str = "one", *events: str, managed: bool = True) -> News:
+    return News(events=[f'"{name}-{event}"' for event in events], events_after=1, managed=managed)
+
+
+async def events(journal: Journal, name: str = "one", after: int = 0) -> list[RecordedEvent]:
+    return [one async for one in journal.events(name, after)]
+
+
+async def test_they_come_in_their_order_from_any_number_on(journal: Journal) -> None:
+    await journal.create(replace(new_sweep(), events=['"first"']), LONG)
+    await journal.append("one", "me", [fact(1)], after=0, news=told("one", "a", "b"))
+    all_of_it = [
+        RecordedEvent(1, '"first"'),
+        RecordedEvent(2, '"one-a"'),
+        RecordedEvent(3, '"one-b"'),
+    ]
+    assert await events(journal) == all_of_it
+    assert await events(journal, after=2) == all_of_it[2:]
+    assert await events(journal, "none") == []
+    assert await journal.event_counts() == {"one": 3}
+    assert (await journal.sweep("one")).events == 3
+
+
+async def test_what_a_name_that_is_taken_was_to_be_told_with_is_not_kept(journal: Journal) -> None:
+    await journal.create(replace(new_sweep(), events=['"first"']))
+    with pytest.raises(SweepExistsError):
+        await journal.create(replace(new_sweep(), events=['"again"', '"more"']))
+    assert await events(journal) == [RecordedEvent(1, '"first"')]
+
+
+async def test_they_are_written_with_their_facts_or_not_at_all(journal: Journal) -> None:
+    await journal.create(replace(new_sweep(), events=['"first"']), LONG)
+    with pytest.raises(LeaseLostError):
+        await journal.append("one", "you", [fact(1)], after=0, news=told("one", "a"))
+    with pytest.raises(JournalConflictError):
+        await journal.append("one", "me", [fact(2)], after=1, news=told("one", "a"))
+    misplaced = replace(told("one", "a"), events_after=2)
+    with pytest.raises(JournalConflictError):
+        await journal.append("one", "me", [fact(1)], after=0, news=misplaced)
+    assert len(await events(journal)) == 1
+    assert await numbers_that_count(journal) == 0
+
+
+async def test_a_commit_that_is_tried_again_tells_nothing_twice(journal: Journal) -> None:
+    await journal.create(replace(new_sweep(), events=['"first"']), LONG)
+    for _ in range(2):
+        await journal.append("one", "me", [fact(1)], after=0, news=told("one", "a"))
+    assert len(await events(journal)) == 2
+    assert await numbers_that_count(journal) == 1
+
+
+async def test_what_is_untold_is_known_of_managed_sweeps(journal: Journal) -> None:
+    for name, managed in (("one", True), ("two", False), ("three", True)):
+        await journal.create(replace(new_sweep(name), events=['"first"'], managed=managed))
+    assert await journal.unpublished() == ["one", "three"]
+    await journal.published("one", 1)
+    assert await journal.unpublished() == ["three"]
+    # It never goes back.
+    await journal.published("one", 0)
+    assert (await journal.sweep("one")).published == 1
+
+
+@pytest.mark.parametrize("published", [0, 1])
+async def test_of_a_commands_sweep_a_daemon_tells_what_the_command_could_not(
+    journal: Journal, published: int
+) -> None:
+    await journal.create(replace(new_sweep(), events=['"first"']), LONG)
+    news = replace(told("one", "a", "b"), managed=None)
+    await journal.append("one", "me", [fact(1)], after=0, news=news)
+    await journal.published("one", published)
+    await journal.append("one", "me", [], after=1, news=News(status="queued", managed=True))
+    row = await journal.sweep("one")
+    assert (row.managed, row.events) == (True, 3)
+    # Of one that told nobody, nobody waits for what came before.
+    assert row.published == (published or 3)
+
+
+async def test_status_summary_and_wish_go_with_the_facts(journal: Journal) -> None:
+    await journal.create(new_sweep(), LONG)
+    await journal.wish("one", "pause")
+    await journal.append("one", "me", [fact(1)], after=0, news=News(summary='{"a": 1}'))
+    row = await journal.sweep("one")
+    assert (row.status, row.summary, row.wish) == ("running", '{"a": 1}', "pause")
+    news = News(status="paused", granted=True)
+    await journal.append("one", "me", [fact(2)], after=1, news=news)
+    row = await journal.sweep("one")
+    assert (row.status, row.summary, row.wish) == ("paused", '{"a": 1}', None)

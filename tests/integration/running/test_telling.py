@@ -1,0 +1,136 @@
+"""What others are told on the bus of a sweep that a command runs."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+from support.broker import VirtualHost
+from support.daemons import make_quick, quick_inputs, small_config
+from support.killing.driver import FINGERPRINT
+from support.searching import FakeWorker, succeed_or_fail
+from support.subscribers import assert_whole, bus_at, read, subscribed
+
+from schemas.lifecycle import SweepFinished
+from schemas.results import SweepResult
+from spica_async.bus.memory import MemoryBus
+from spica_async.bus.port import Bus, BusUnavailableError, Message
+from spica_async.bus.topology import declare, requests_queue
+from spica_async.daemon.watch import SweepWatch
+from spica_async.jobs import Job, NewJob, ResumedJob
+from spica_async.journal import Journal
+from spica_async.journal.opening import JournalOptions, opened
+from spica_async.plan.types import SweepPlan
+from spica_async.result_cache import NoCache
+from spica_async.results import ResultsFolder
+from spica_async.running import Means, run_job
+
+
+class DeafBus(MemoryBus):
+    """Takes no events but those of workers."""
+
+    async def publish_event(self, topic: str, message: Message, *, confirmed: bool = False) -> None:
+        if confirmed:
+            raise BusUnavailableError("nobody is there")
+        await super().publish_event(topic, message, confirmed=confirmed)
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    make_quick(monkeypatch)
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> JournalOptions:
+    return JournalOptions(tmp_path / "journal.sqlite3")
+
+
+def new(options: JournalOptions, root: Path) -> NewJob:
+    inputs = quick_inputs(small_config(), print)
+    return NewJob(inputs, root=root, journal=options, use_cache=False)
+
+
+def resumed(job: Job, options: JournalOptions, root: Path) -> ResumedJob:
+    def journal() -> AbstractAsyncContextManager[Journal]:
+        return opened(options)
+
+    return ResumedJob(job.sweep_id, job.inputs, folder=root / job.sweep_id, journal=journal)
+
+
+async def run(
+    job: Job, bus: Bus, stop: asyncio.Event | None = None, *, after: int | None = None
+) -> SweepResult:
+    """Run a sweep, up to so many answers if told so."""
+    stop = stop or asyncio.Event()
+    await declare(bus, requests_queue(FINGERPRINT))
+    worker = FakeWorker(bus, measure=succeed_or_fail, slots=2)
+    watch = SweepWatch(job.sweep_id, lambda _: None)
+    means = Means(
+        bus=bus,
+        broker=None,
+        display=watch,
+        grace_seconds=5,
+        cache=NoCache(),
+        use_cache=False,
+        tells_events=True,
+    )
+
+    async def nothing_more(plan: SweepPlan, folder: ResultsFolder) -> None:
+        pass
+
+    async def stop_after() -> None:
+        while after is not None and len(watch.records) < after:  # noqa: ASYNC110  # as a user watches
+            await asyncio.sleep(0.005)
+        if after is not None:
+            stop.set()
+
+    async with worker.running(), asyncio.TaskGroup() as group:
+        group.create_task(stop_after())
+        return await run_job(job, means, stop, before_search=nothing_more)
+
+
+async def published(job: Job, options: JournalOptions) -> tuple[int, int]:
+    """How many events others have been told, and how many there are."""
+    async with opened(options) as journal:
+        row = await journal.sweep(job.sweep_id)
+        return row.published, row.events
+
+
+async def test_subscribers_hear_of_a_sweep_and_of_its_resumption(
+    tmp_path: Path, options: JournalOptions, broker_vhost: VirtualHost
+) -> None:
+    url = broker_vhost.url
+    job = new(options, tmp_path)
+    async with subscribed(url) as queue, bus_at(url, "run") as bus:
+        first = await run(job, bus, after=3)
+        told, stored = await published(job, options)
+        assert told == stored > 3
+        second = await run(resumed(job, options, tmp_path), bus)
+        events = await read(queue)
+    assert (first.status, second.status) == ("interrupted", "completed")
+    assert_whole(events)
+    assert [event.data.kind for event in events[:2]] == ["sweep.submitted", "branch.enumerated"]
+    assert isinstance(events[-1].data, SweepFinished)
+    assert len(events) == (await published(job, options))[1]
+
+
+async def test_what_nobody_could_be_told_is_told_when_the_sweep_is_resumed(
+    tmp_path: Path, options: JournalOptions
+) -> None:
+    job = new(options, tmp_path)
+    with capture_logs() as logs:
+        result = await run(job, DeafBus())
+    assert result.status == "completed"
+    assert "outbox.events_left" in [line["event"] for line in logs]
+    told, stored = await published(job, options)
+    assert told == 0
+
+    again = MemoryBus()
+    async with again.subscribe("#") as events:
+        await run(resumed(job, options, tmp_path), again)
+        heard = [await anext(events) for _ in range(stored)]
+    assert [event.topic for event in heard][:: stored - 1] == ["sweep.submitted", "sweep.finished"]
+    assert await published(job, options) == (stored, stored)
