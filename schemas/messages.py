@@ -129,6 +129,10 @@ class EvaluationResult(MessageModel):
     measurement: Measurement
     child_deaths: int = Field(default=0, ge=0, description="children that died on the way")
     wall_seconds: float = Field(ge=0, description="from taking the request to its end")
+    own_files: bool = Field(
+        default=False,
+        description="whether performance data or models of the worker's own had a say in it",
+    )
 
 
 class EvaluationRequested(Envelope[EvaluationRequest]):

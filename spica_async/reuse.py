@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import structlog
 
 from schemas.messages import EvaluationRequest, EvaluationResult
-from spica_async.result_cache import NoCache, ResultCache, cache_key, is_noisy
+from spica_async.result_cache import (
+    NoCache,
+    ResultCache,
+    cache_key,
+    depends_on_own_files,
+    is_noisy,
+)
+
+log = structlog.get_logger(__name__)
+
+
+def _log_note(line: str) -> None:
+    log.warning("worker.other_files", why=line)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +44,14 @@ class Reuse:
         cache: has the results.
         fingerprint: of the engine that measures.
         answers: whether results are taken from it; they are given to it in any case.
+        note: told what the user should know.
     """
 
     cache: ResultCache
     fingerprint: str
     answers: bool
+    note: Callable[[str], None] = _log_note
+    _noted: set[str] = field(default_factory=set, init=False, repr=False, compare=False)
 
     async def find(self, request: EvaluationRequest) -> Reused | None:
         """The answer to a request, if it was asked before."""
@@ -54,12 +72,34 @@ class Reuse:
         return Reused(result, found.measured)
 
     async def keep(self, request: EvaluationRequest, result: EvaluationResult) -> None:
-        """Keep what was measured, for whoever asks next."""
+        """Keep what was measured, for whoever asks next.
+
+        What a worker has measured with files of its own stays out, for in its key stands the
+        engine alone.
+        """
+        if result.own_files != depends_on_own_files(request.sample):
+            self._note_difference(result)
         key = cache_key(request, fingerprint=self.fingerprint)
-        if key is not None:
+        if key is not None and not result.own_files:
             await self.cache.put(
                 key, result.measurement, worker=result.worker, noisy=is_noisy(request.sample)
             )
+
+    def _note_difference(self, result: EvaluationResult) -> None:
+        """Tell once of each worker whose results may not be comparable with the others'."""
+        # What failed may not be a worker's answer at all.
+        if result.measurement.outcome != "feasible" or result.worker in self._noted:
+            return
+        self._noted.add(result.worker)
+        differs = (
+            "with performance data or models of its own, and the plan was made without"
+            if result.own_files
+            else "without the performance data or models of your own that the plan was made with"
+        )
+        self.note(
+            f"worker {result.worker} measures {differs}: what it finds may not be comparable, and"
+            " is not kept for later sweeps"
+        )
 
 
 def no_reuse() -> Reuse:

@@ -32,7 +32,7 @@ def cache_key(request: EvaluationRequest, *, fingerprint: str) -> str | None:
     Returns:
         The key; None where files of the user's own have a say, for they may have changed since.
     """
-    if _depends_on_own_files(request.sample):
+    if depends_on_own_files(request.sample):
         return None
     sla = request.sla
     question = {
@@ -57,7 +57,12 @@ def is_noisy(sample: Sample) -> bool:
     return has_planner or sample["router_mode"] == "kv_router"
 
 
-def _depends_on_own_files(sample: Sample) -> bool:
+def depends_on_own_files(sample: Sample) -> bool:
+    """Whether files of the user's own have a say in what is measured of a sample.
+
+    Args:
+        sample: As `unroll_sample` writes it.
+    """
     model = str(sample["model_name"])
     # Workers may have a folder that is not there for us.
     is_path = model.startswith((".", "~")) or Path(model).is_absolute() or Path(model).exists()

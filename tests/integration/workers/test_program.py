@@ -338,6 +338,20 @@ class TestBroker:
         assert "ACCESS_REFUSED" in line
         assert "Traceback" not in worker.log
 
+    async def test_what_it_measures_with_files_of_its_own_is_marked(
+        self,
+        *,
+        bus: RabbitBus,
+        start: StartProgram,
+        request_to: MakeRequest,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        monkeypatch.setenv("AICONFIGURATOR_SYSTEMS_PATH", "/own")
+        await send(bus, request_to("succeed"))
+        start()
+        [delivery] = await take(bus, RESULTS.name, 1)
+        assert EvaluationCompleted.model_validate_json(delivery.message.body).data.own_files
+
     async def test_queues_that_may_not_be_declared_must_be_there(
         self, start_process: Callable[..., Program], broker_vhost: VirtualHost
     ) -> None:
