@@ -35,13 +35,34 @@ def is_dead(owner: str) -> bool:
         _, _, rest = owner.rpartition(":")
         pid, _, identity = rest.partition("#")
         namespace, start, _ = identity.split("-")
-        if namespace != _namespace():
+        number, ticks = int(pid), int(start)
+        if number <= 0 or namespace != _namespace():
             return False
-        return start != str(_start_ticks(int(pid)))
-    except FileNotFoundError:
-        return True
     except (OSError, ValueError):
         return False
+    return _has_ended(number, ticks)
+
+
+def _has_ended(pid: int, start_ticks: int) -> bool:
+    """Whether the process of that id that started then is known to have ended."""
+    try:
+        return _start_ticks(pid) != start_ticks
+    except FileNotFoundError:
+        # Others' processes may be hidden from us, as with hidepid=2.
+        return not _exists(pid)
+    except (OSError, ValueError):
+        return False
+
+
+def _exists(pid: int) -> bool:
+    """Whether there is a process of that id, also one that is hidden; True if in doubt."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):
+        return True
+    return True
 
 
 def _namespace() -> str:
@@ -50,11 +71,14 @@ def _namespace() -> str:
     return hashlib.sha256(f"{boot}/{space}".encode()).hexdigest()[:8]
 
 
-def _start_ticks(pid: int) -> int:
+def _start_ticks(pid: int) -> int | None:
     """When a process started, in clock ticks since the boot; see proc(5), field 22 of stat.
 
+    Returns:
+        None if it has ended and nobody has asked how.
+
     Raises:
-        FileNotFoundError: there is none of that id, or it has ended and nobody has asked how.
+        FileNotFoundError: there is none of that id, or it is hidden.
     """
     try:
         text = (_PROC / str(pid) / "stat").read_text()
@@ -62,6 +86,4 @@ def _start_ticks(pid: int) -> int:
         raise FileNotFoundError(str(error)) from error
     # The second field is a name in brackets, which may hold anything.
     fields = text.rpartition(")")[2].split()
-    if fields[0] in {"Z", "X"}:
-        raise FileNotFoundError(f"process {pid} has ended")
-    return int(fields[19])
+    return None if fields[0] in {"Z", "X"} else int(fields[19])

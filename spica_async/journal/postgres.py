@@ -23,12 +23,20 @@ from spica_async.journal.port import (
 
 _CONNECT_SECONDS: Final = 10.0
 _WRITERS: Final = 4
+# So that a host which vanishes in the middle of a transaction holds what that has locked for less
+# than its lease: our transactions wait for nobody but the server, and take milliseconds.
+_IDLE_SECONDS: Final = 10
+# Between two looks whether the other end of a silent connection is still there, and for how long
+# it may answer none of them.
+_LOOK_SECONDS: Final = 10
+_SILENT_SECONDS: Final = 30
 # Whoever changes the tables has the lock of this number, which stands for nothing else.
 _TABLES_LOCK: Final = 0x5350_4943_41
 
 # By the beginning of an SQLSTATE.
 _KINDS: Final[Sequence[tuple[str, type[JournalError]]]] = (
     ("08", JournalUnavailableError),  # The connection.
+    ("25P03", JournalUnavailableError),  # We were silent for too long in a transaction.
     ("57P", JournalUnavailableError),  # The server ends, starts, or has ended the connection.
     ("53100", JournalFullError),
     ("53", JournalUnavailableError),  # Memory, connections.
@@ -69,6 +77,7 @@ class PostgresDatabase:
                 "SELECT set_config('synchronous_commit', 'on', false)"
                 " WHERE current_setting('synchronous_commit') = 'off'"
             )
+            await _notice_absence(connection)
             return connection
 
         self._writing = create_async_engine(
@@ -127,3 +136,22 @@ class PostgresDatabase:
             kind = JournalUnavailableError if error.connection_invalidated else JournalError
             return kind(f"journal {self.name}: {cause}")
         return None
+
+
+async def _notice_absence(connection: Any) -> None:
+    """Have the server end this session should it hear of us no more; every user may do that."""
+    settings = {
+        "idle_in_transaction_session_timeout": f"{_IDLE_SECONDS}s",
+        "tcp_keepalives_idle": f"{_LOOK_SECONDS}",
+        "tcp_keepalives_interval": f"{_LOOK_SECONDS}",
+        "tcp_keepalives_count": f"{_SILENT_SECONDS // _LOOK_SECONDS}",
+        "tcp_user_timeout": f"{_SILENT_SECONDS}s",
+    }
+    # But for those that an older server does not know.
+    await connection.execute(
+        "SELECT set_config(name, value, false)"
+        " FROM unnest($1::text[], $2::text[]) AS wanted (name, value)"
+        " WHERE current_setting(name, true) IS NOT NULL",
+        list(settings),
+        list(settings.values()),
+    )

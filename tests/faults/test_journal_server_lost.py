@@ -7,13 +7,20 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+import asyncpg
 import pytest
+from sqlalchemy import Connection, text, update
+from sqlalchemy.util import await_only
 from support.journals import LONG, fact, new_sweep, numbers_that_count, some_facts
-from support.postgres import PostgresNode
+from support.postgres import GUARDED, PASSWORD, PostgresNode
 
-from spica_async.journal import Journal, JournalUnavailableError
+from spica_async.journal import Journal, JournalUnavailableError, Lease
 from spica_async.journal import postgres as postgres_module
+from spica_async.journal.address import ServerAddress, read_address
+from spica_async.journal.postgres import PostgresDatabase
 from spica_async.journal.sql import SqlJournal
+from spica_async.journal.tables import sweeps_table
+from spica_async.journal.transactions import Transactions
 
 
 @pytest.fixture
@@ -177,3 +184,75 @@ class TestSilence:
             postgres.thaw()
             assert await journal.append("one", "me", [fact(1)], after=0) == 1
             assert await numbers_that_count(journal) == 1
+
+
+@asynccontextmanager
+async def database_at(url: str) -> AsyncIterator[PostgresDatabase]:
+    address = read_address(url)
+    assert isinstance(address, ServerAddress)
+    opened = PostgresDatabase(address, busy_seconds=10)
+    try:
+        yield opened
+    finally:
+        await opened.dispose()
+
+
+class TestAnAbsentClient:
+    async def test_a_sweep_that_it_has_locked_can_soon_be_taken(
+        self, postgres: PostgresNode, database: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(postgres_module, "_IDLE_SECONDS", 1)
+        has_locked, goes_on = asyncio.Event(), asyncio.Event()
+
+        def work(connection: Connection) -> None:
+            connection.execute(update(sweeps_table).values(last=7))
+            has_locked.set()
+            # As a host that is suspended, or that nothing is heard of any more.
+            await_only(goes_on.wait())
+            connection.execute(update(sweeps_table).values(last=8))
+
+        url = postgres.url(database)
+        async with SqlJournal.open(url) as journal, database_at(url) as gone:
+            await journal.create(new_sweep(), Lease("gone", 0.1))
+            writing = asyncio.ensure_future(Transactions(gone).write(work))
+            await has_locked.wait()
+            await asyncio.sleep(0.2)  # Until the lease has run out.
+            before = time.monotonic()
+            assert await journal.take("one", LONG) == 0
+            assert time.monotonic() - before < 6
+            goes_on.set()
+            # Which is what is tried again.
+            with pytest.raises(JournalUnavailableError):
+                await writing
+            assert (await journal.sweep("one")).last == 0
+            # That connection is not used again.
+            assert await gone.write(lambda connection: connection.scalar(text("SELECT 1"))) == 1
+
+    async def test_what_the_server_says_of_it_is_no_fault_of_the_journal(
+        self, postgres: PostgresNode
+    ) -> None:
+        # As a rule the connection's end is noticed first.
+        said = asyncpg.IdleInTransactionSessionTimeoutError("terminating connection")
+        async with database_at(postgres.url()) as opened:
+            assert isinstance(opened.told(said), JournalUnavailableError)
+
+    async def test_any_user_has_it_noticed(self, postgres: PostgresNode, database: str) -> None:
+        url = postgres.url(database, user=GUARDED, password=PASSWORD)
+
+        def settings(connection: Connection) -> dict[str, str]:
+            found = connection.execute(
+                text(
+                    "SELECT name, setting FROM pg_settings WHERE name LIKE 'tcp\\_%'"
+                    " OR name = 'idle_in_transaction_session_timeout'"
+                )
+            )
+            return {row.name: row.setting for row in found}
+
+        async with database_at(url) as opened:
+            assert await opened.read(settings) == {
+                "idle_in_transaction_session_timeout": "10000",
+                "tcp_keepalives_idle": "10",
+                "tcp_keepalives_interval": "10",
+                "tcp_keepalives_count": "3",
+                "tcp_user_timeout": "30000",
+            }
