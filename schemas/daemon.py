@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Final, Literal
 
-from pydantic import Field, JsonValue
+from pydantic import ConfigDict, Field, JsonValue
 
 from schemas.base import MessageModel
 from schemas.envelope import Envelope
@@ -20,6 +20,9 @@ SweepState = Literal["queued", "running", "paused", "failed", "cancelled", Sweep
 
 class SweepSubmission(MessageModel):
     """A sweep to be run."""
+
+    # A person may write it, and a key that was mistyped and ignored would run another sweep.
+    model_config = ConfigDict(extra="forbid")
 
     config: dict[str, JsonValue] = Field(description="a SmartSearchConfig")
     priority: int = Field(

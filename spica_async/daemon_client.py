@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final, Literal, Self, TypeVar
 from urllib.parse import quote
+from uuid import uuid4
 
 import httpx2 as httpx
 from pydantic import BaseModel, SecretStr, TypeAdapter, ValidationError
@@ -18,6 +20,7 @@ from tenacity import (
     Retrying,
     retry_if_exception_type,
     stop_after_attempt,
+    stop_after_delay,
     wait_exponential_jitter,
 )
 
@@ -32,11 +35,28 @@ ModelT = TypeVar("ModelT", bound=BaseModel)
 
 _SUMMARIES: Final[TypeAdapter[list[SweepSummary]]] = TypeAdapter(list[SweepSummary])
 _TIMEOUT: Final = httpx.Timeout(30.0, connect=5.0)
+_SUBMIT_TIMEOUT: Final = httpx.Timeout(30.0, connect=5.0, read=300.0)
+"""A daemon reads a trace to its end before it answers."""
+_SUBMIT_AGAIN: Final = stop_after_attempt(6) | stop_after_delay(300.0)
+"""For how long a submission without an answer is sent again: while a daemon starts, and once more
+where it takes its time.
+"""
+_PAGE: Final = 1000
+"""Sweeps in one answer."""
 _STREAM_TIMEOUT: Final = httpx.Timeout(30.0, connect=5.0, read=60.0)
 """A stream says several times in a minute that it lives."""
 _ATTEMPTS: Final = 16
 """A minute, with the pauses between them."""
-_LONGEST_PAUSE_SECONDS: Final = 5.0
+_PAUSES: Final = wait_exponential_jitter(multiplier=0.2, max=5.0, jitter=0.2)
+_ON_THE_WAY: Final = (
+    httpx.ReadTimeout,
+    httpx.WriteTimeout,
+    httpx.ReadError,
+    httpx.WriteError,
+    httpx.CloseError,
+    httpx.RemoteProtocolError,
+)
+"""What goes wrong once there is a connection."""
 _MOVING: Final = frozenset({"queued", "running"})
 _OVER: Final = frozenset({"failed", "cancelled", "interrupted"})
 """A stream goes on after some of these, for when somebody resumes the sweep."""
@@ -44,6 +64,10 @@ _OVER: Final = frozenset({"failed", "cancelled", "interrupted"})
 
 class DaemonSilentError(SpicaError):
     """No daemon answers, or none that can work now: worth trying again."""
+
+
+class _UnansweredError(DaemonSilentError):
+    """A daemon was reached and has not answered, though it may have done what it was asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +120,23 @@ class DaemonClient:
 
     Every method raises a `DaemonSilentError` where it does not answer, an `InputError` where it
     refuses what it was asked, and a `SpicaError` where its answer is none of a daemon's.
+
+    Args:
+        address: where it is.
+        submit_timeout: how long each part of a submission may take.
+        quiet_seconds: how long a followed sweep may tell nothing before its state is asked for.
     """
 
-    def __init__(self, address: DaemonAddress) -> None:
+    def __init__(
+        self,
+        address: DaemonAddress,
+        *,
+        submit_timeout: httpx.Timeout = _SUBMIT_TIMEOUT,
+        quiet_seconds: float = 10.0,
+    ) -> None:
         self.address = address
+        self._submit_timeout = submit_timeout
+        self._quiet_seconds = quiet_seconds
         headers = {}
         if address.token is not None:
             headers["Authorization"] = f"Bearer {address.token.get_secret_value()}"
@@ -117,21 +154,49 @@ class DaemonClient:
         self._http.close()
 
     def submit(self, submission: SweepSubmission) -> SweepSummary:
-        """Hand over a sweep."""
-        return self._model(
-            SweepSummary,
-            "POST",
-            "/v1/sweeps",
-            content=submission.model_dump_json(),
-            headers={"Content-Type": "application/json"},
+        """Hand over a sweep, once, also where it is sent again since there was no answer."""
+
+        def send() -> SweepSummary:
+            return self._model(
+                SweepSummary,
+                "POST",
+                "/v1/sweeps",
+                content=content,
+                headers=headers,
+                timeout=self._submit_timeout,
+            )
+
+        content = submission.model_dump_json()
+        headers = {"Content-Type": "application/json", "Idempotency-Key": str(uuid4())}
+        with suppress(_UnansweredError):
+            return send()
+        # It may be starting again, so that nobody there is worth another try, too.
+        again = Retrying(
+            retry=retry_if_exception_type(DaemonSilentError),
+            wait=_PAUSES,
+            stop=_SUBMIT_AGAIN,
+            reraise=True,
         )
+        try:
+            return again(send)
+        except DaemonSilentError as error:
+            raise DaemonSilentError(
+                f"{error}; it may have taken the sweep in: see spica-async list"
+            ) from None
 
     def sweeps(self, state: str | None = None) -> list[SweepSummary]:
         """All sweeps, or those in one state; the latest submitted first."""
-        params = {} if state is None else {"state": state}
-        answer = self._ask("GET", "/v1/sweeps", params=params)
-        with self._understanding():
-            return _SUMMARIES.validate_json(answer.content)
+        found: dict[str, SweepSummary] = {}
+        params = {"limit": _PAGE} if state is None else {"limit": _PAGE, "state": state}
+        while True:
+            answer = self._ask("GET", "/v1/sweeps", params=params | {"offset": len(found)})
+            with self._understanding():
+                page = _SUMMARIES.validate_json(answer.content)
+            known = len(found)
+            # What is submitted meanwhile moves the others on, into the next page.
+            found |= {sweep.sweep_id: sweep for sweep in page}
+            if len(page) < _PAGE or len(found) == known:
+                return list(found.values())
 
     def sweep(self, sweep_id: str) -> SweepDetail:
         """One sweep."""
@@ -141,12 +206,19 @@ class DaemonClient:
         """Cancel, pause or resume a sweep."""
         return self._model(SweepSummary, "POST", f"{_path(sweep_id)}/{verb}")
 
-    def events(self, sweep_id: str, *, after: int = 0) -> Iterator[SweepEvent]:
+    def remove(self, sweep_id: str) -> None:
+        """Have a sweep forgotten that has ended or rests."""
+        self._ask("DELETE", _path(sweep_id))
+
+    def events(
+        self, sweep_id: str, *, after: int = 0, is_enough: Callable[[], bool] = lambda: False
+    ) -> Iterator[SweepEvent]:
         """What happens to a sweep from an event on, over one connection, for as long as it lasts.
 
         Args:
             sweep_id: of the sweep.
             after: number of the last event that is known.
+            is_enough: ends it; asked whenever something has come, if only a sign of life.
         """
         url = f"{self.address.url}{_path(sweep_id)}/events"
         headers = {"Last-Event-ID": str(after)} if after else {}
@@ -157,6 +229,9 @@ class DaemonClient:
             if not answer.is_success:
                 answer.read()
                 self._refuse(answer)
+            assert isinstance(answer.stream, httpx.SyncByteStream)  # noqa: S101  # of this client
+            # Signs of life are comments, which an EventSource keeps to itself.
+            answer.stream = _Heard(answer.stream, is_enough)
             for event in httpx.EventSource(answer, max_event_size=None):
                 with self._understanding():
                     told = SWEEP_EVENT.validate_json(event.data)
@@ -166,13 +241,14 @@ class DaemonClient:
         """All that has happened and happens to a sweep, each once, until it ends.
 
         To have failed or been interrupted is an end, too, unless it was resumed since; a pause is
-        none. A connection that is lost is made anew, for a minute.
+        none. A connection that is lost is made anew, for a minute. Not every end is told, so the
+        sweep's state is asked for, too, when it is connected to and when nothing happens.
 
         Args:
             sweep_id: of the sweep.
             on_trouble: told when the daemon has stopped to answer.
         """
-        following = _Following(self, sweep_id, on_trouble)
+        following = _Following(self, sweep_id, on_trouble, self._quiet_seconds)
         while (event := following.next()) is not None:
             yield event
 
@@ -211,11 +287,14 @@ class DaemonClient:
     def _reaching(self) -> Iterator[None]:
         try:
             yield
-        except httpx.TimeoutException:
-            raise DaemonSilentError(f"{self.address}: no daemon answers there in time") from None
         except httpx.HTTPError as error:
-            reason = str(error).lower() or type(error).__name__
-            raise DaemonSilentError(f"{self.address}: no daemon answers there: {reason}") from None
+            problem = "no daemon answers there"
+            if isinstance(error, httpx.TimeoutException):
+                problem += " in time"
+            else:
+                problem += f": {str(error).lower() or type(error).__name__}"
+            kind = _UnansweredError if isinstance(error, _ON_THE_WAY) else DaemonSilentError
+            raise kind(f"{self.address}: {problem}") from None
 
     @contextmanager
     def _understanding(self) -> Iterator[None]:
@@ -229,21 +308,47 @@ class DaemonClient:
             ) from None
 
 
+class _Heard(httpx.SyncByteStream):
+    """What comes of an answer, until it is enough."""
+
+    def __init__(self, parts: httpx.SyncByteStream, is_enough: Callable[[], bool]) -> None:
+        self._parts = parts
+        self._is_enough = is_enough
+
+    def __iter__(self) -> Iterator[bytes]:
+        for part in self._parts:
+            yield part
+            # Only when all events of the part were taken is the next one asked for.
+            if self._is_enough():
+                return
+
+    def close(self) -> None:
+        """See `SyncByteStream.close`."""
+        self._parts.close()
+
+
 class _Following:
     """A stream of events that outlives its connections."""
 
     def __init__(
-        self, client: DaemonClient, sweep_id: str, on_trouble: Callable[[str], None]
+        self,
+        client: DaemonClient,
+        sweep_id: str,
+        on_trouble: Callable[[str], None],
+        quiet_seconds: float,
     ) -> None:
         self._client = client
         self._sweep_id = sweep_id
         self._on_trouble = on_trouble
+        self._quiet_seconds = quiet_seconds
+        self._quiet_since = 0.0
+        self._was_over = False
         self._last = 0
         self._perhaps_over = False
         self._events: Iterator[SweepEvent] | None = None
         self._again = Retrying(
             retry=retry_if_exception_type(DaemonSilentError),
-            wait=wait_exponential_jitter(multiplier=0.2, max=_LONGEST_PAUSE_SECONDS, jitter=0.2),
+            wait=_PAUSES,
             # Not by time: what is waited for may happen only after hours.
             stop=stop_after_attempt(_ATTEMPTS),
             before_sleep=self._tell,
@@ -257,15 +362,21 @@ class _Following:
     def _try_next(self) -> SweepEvent | None:
         if self._perhaps_over:
             # An event may be of an earlier run; the state is written together with the last one.
-            if self._client.sweep(self._sweep_id).state in _OVER:
+            if self._is_over():
                 return None
             self._perhaps_over = False
         if self._events is None:
-            self._events = self._client.events(self._sweep_id, after=self._last)
+            self._was_over = self._is_over()
+            self._quiet_since = time.monotonic()
+            self._events = self._client.events(
+                self._sweep_id, after=self._last, is_enough=self._is_quiet_and_over
+            )
         try:
             for event in self._events:
                 if event.sequence > self._last:
                     self._last = event.sequence
+                    self._was_over = False
+                    self._quiet_since = time.monotonic()
                     self._perhaps_over = isinstance(event.data, SweepFailed | SweepPaused)
                     return event
         except SpicaError:
@@ -276,6 +387,21 @@ class _Following:
             # The daemon has ended the stream, not the sweep.
             raise DaemonSilentError(f"{self._client.address}: it tells no more of the sweep")
         return None
+
+    def _is_over(self) -> bool:
+        return self._client.sweep(self._sweep_id).state in _OVER
+
+    def _is_quiet_and_over(self) -> bool:
+        """Whether the sweep was over a while ago and still is, without an event in between.
+
+        Asked once, it may have ended this very moment, with its last events still to come.
+        """
+        now = time.monotonic()
+        if now - self._quiet_since < self._quiet_seconds:
+            return False
+        self._quiet_since = now
+        before, self._was_over = self._was_over, self._is_over()
+        return before and self._was_over
 
     def _tell(self, state: RetryCallState) -> None:
         # Only once for each time that it is lost.

@@ -7,6 +7,7 @@ from array import array
 from collections import OrderedDict
 from datetime import UTC, datetime
 from pathlib import Path
+from threading import Lock
 from typing import Final, cast, get_args
 
 from pydantic import JsonValue, TypeAdapter, ValidationError
@@ -17,6 +18,7 @@ from schemas.journal import SWEEP_FACT, Ended, Stopped
 from schemas.results import CandidateRecord, SweepResult, SweepStatus
 from schemas.summary import ListedSweep
 from spica_async.daemon.watch import SweepWatch
+from spica_async.errors import SpicaError
 from spica_async.journal import Journal, JournalDamagedError, SweepRow
 
 ENDED: Final = frozenset(get_args(SweepStatus)) - {"interrupted"}
@@ -114,9 +116,15 @@ class CandidateFiles:
 
     def __init__(self) -> None:
         self._lines: OrderedDict[tuple[Path, int], array[int]] = OrderedDict()
+        # Each page is read in a thread of its own.
+        self._changing = Lock()
 
     async def page(self, folder: Path, *, offset: int, limit: int) -> CandidatePage:
-        """Some of a sweep's candidates; none where its folder is gone."""
+        """Some of a sweep's candidates; none where its folder is gone.
+
+        Raises:
+            SpicaError: the file cannot be read, or a line is no candidate; the message names it.
+        """
         return await asyncio.to_thread(self._page, folder / "candidates.jsonl", offset, limit)
 
     def _page(self, path: Path, offset: int, limit: int) -> CandidatePage:
@@ -130,25 +138,45 @@ class CandidateFiles:
                 lines = [file.readline() for _ in range(min(limit, total - offset))]
         except FileNotFoundError:
             return CandidatePage(total=0, offset=offset, candidates=[])
+        except OSError as error:
+            raise SpicaError(f"{path}: {(error.strerror or str(error)).lower()}") from error
         return CandidatePage(
             total=total,
             offset=offset,
-            candidates=[CandidateRecord.model_validate_json(line) for line in lines],
+            candidates=[
+                _candidate(line, path, number) for number, line in enumerate(lines, offset + 1)
+            ],
         )
 
     def _starts(self, path: Path, size: int) -> array[int]:
         key = (path, size)
-        starts = self._lines.get(key)
+        with self._changing:
+            starts = self._lines.get(key)
         if starts is None:
-            starts = array("Q")
-            at = 0
-            with path.open("rb") as file:
-                for line in file:
-                    if line.endswith(b"\n"):
-                        starts.append(at)
-                    at += len(line)
+            # Others need not wait for it; two that look for the same lines find the same.
+            starts = _line_starts(path)
+        with self._changing:
             self._lines[key] = starts
-        self._lines.move_to_end(key)
-        while len(self._lines) > _INDEXED_FILES:
-            self._lines.popitem(last=False)
+            self._lines.move_to_end(key)
+            while len(self._lines) > _INDEXED_FILES:
+                self._lines.popitem(last=False)
         return starts
+
+
+def _line_starts(path: Path) -> array[int]:
+    """Where each whole line of a file begins."""
+    starts = array("Q")
+    at = 0
+    with path.open("rb") as file:
+        for line in file:
+            if line.endswith(b"\n"):
+                starts.append(at)
+            at += len(line)
+    return starts
+
+
+def _candidate(line: bytes, path: Path, number: int) -> CandidateRecord:
+    try:
+        return CandidateRecord.model_validate_json(line)
+    except ValidationError as error:
+        raise SpicaError(f"{path}: line {number} is no candidate") from error

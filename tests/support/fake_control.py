@@ -105,6 +105,12 @@ class FakeControl:
     async def cancel(self, sweep_id: str) -> SweepSummary:
         return await self._stop(sweep_id, "cancelled")
 
+    async def remove(self, sweep_id: str) -> None:
+        self._refuse()
+        if self._find(sweep_id).detail.state in ("queued", "running"):
+            raise WrongStateError(f"sweep {sweep_id} is under way")
+        del self.known[sweep_id]
+
     async def pause(self, sweep_id: str) -> SweepSummary:
         return await self._stop(sweep_id, "paused")
 

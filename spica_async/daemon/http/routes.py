@@ -15,7 +15,7 @@ from schemas.daemon import CandidatePage, SweepDetail, SweepState, SweepSummary
 from spica_async.daemon.http.limits import Streams
 from spica_async.daemon.http.metrics import Metrics
 from spica_async.daemon.http.problems import PROBLEM_TYPE, problem_response
-from spica_async.daemon.http.settings import MAX_PAGE, HttpSettings
+from spica_async.daemon.http.settings import MAX_NUMBER, MAX_PAGE, HttpSettings
 from spica_async.daemon.http.sse import EVENT_STREAM, EventStream
 from spica_async.daemon.http.submissions import JSON_TYPES, YAML_TYPES, read_submission
 from spica_async.daemon.port import Control
@@ -53,10 +53,15 @@ _IdempotencyKey = Annotated[
     str | None, Header(min_length=1, max_length=255, description="names this submission")
 ]
 _UseCache = Annotated[bool | None, Query(description="goes before that of the body")]
-_After = Annotated[int, Query(ge=0, description="number of the last event that is known")]
-_LastEventId = Annotated[
-    int | None, Header(ge=0, alias="Last-Event-ID", description="likewise, and goes before it")
+_After = Annotated[
+    int, Query(ge=0, le=MAX_NUMBER, description="number of the last event that is known")
 ]
+_LastEventId = Annotated[
+    int | None,
+    Header(ge=0, le=MAX_NUMBER, alias="Last-Event-ID", description="likewise, and goes before it"),
+]
+_Offset = Annotated[int, Query(ge=0, le=MAX_NUMBER, description="how many are left out before")]
+_Limit = Annotated[int, Query(ge=1, le=MAX_PAGE, description="how many at most")]
 
 
 def make_router(
@@ -82,7 +87,7 @@ def _add_sweeps(router: APIRouter, control: Control, settings: HttpSettings) -> 
         f"{PREFIX}/sweeps",
         status_code=HTTPStatus.CREATED,
         response_model=SweepSummary,
-        responses=_problems(413, 415, 422, 503),
+        responses=_problems(408, 413, 415, 422, 503),
         openapi_extra={"requestBody": _BODY},
     )
     async def submit(
@@ -93,7 +98,11 @@ def _add_sweeps(router: APIRouter, control: Control, settings: HttpSettings) -> 
     ) -> Response:
         """Take in a sweep, to be run in its turn; the same key makes no other one."""
         wish = await read_submission(
-            request, priority=priority, use_cache=use_cache, body_bytes=settings.body_bytes
+            request,
+            priority=priority,
+            use_cache=use_cache,
+            body_bytes=settings.body_bytes,
+            body_seconds=settings.body_seconds,
         )
         sweep = await control.submit(
             wish.config,
@@ -104,12 +113,17 @@ def _add_sweeps(router: APIRouter, control: Control, settings: HttpSettings) -> 
         where = {"Location": f"{PREFIX}/sweeps/{sweep.sweep_id}"}
         return _json(sweep, HTTPStatus.CREATED, where)
 
-    @router.get(f"{PREFIX}/sweeps", response_model=list[SweepSummary])
-    async def sweeps(state: Annotated[SweepState | None, Query()] = None) -> Response:
-        """All sweeps, the latest submitted first."""
+    @router.get(f"{PREFIX}/sweeps", response_model=list[SweepSummary], responses=_problems(422))
+    async def sweeps(
+        state: Annotated[SweepState | None, Query()] = None,
+        offset: _Offset = 0,
+        limit: _Limit = MAX_PAGE,
+    ) -> Response:
+        """Some of the sweeps, or of those in one state, the latest submitted first."""
         found = [sweep for sweep in await control.sweeps() if state in (None, sweep.state)]
+        page = found[offset : offset + limit]
         # Made into bytes once, where FastAPI would make documents of the models first.
-        return Response(_SUMMARIES.dump_json(found), media_type="application/json")
+        return Response(_SUMMARIES.dump_json(page), media_type="application/json")
 
     @router.get(
         f"{PREFIX}/sweeps/{{sweep_id}}", response_model=SweepDetail, responses=_problems(404)
@@ -123,11 +137,7 @@ def _add_sweeps(router: APIRouter, control: Control, settings: HttpSettings) -> 
         response_model=CandidatePage,
         responses=_problems(404, 422),
     )
-    async def candidates(
-        sweep_id: str,
-        offset: Annotated[int, Query(ge=0)] = 0,
-        limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 100,
-    ) -> Response:
+    async def candidates(sweep_id: str, offset: _Offset = 0, limit: _Limit = 100) -> Response:
         """Some of its candidates, in the order in which they were measured."""
         return _json(await control.candidates(sweep_id, offset=offset, limit=limit))
 
@@ -158,6 +168,16 @@ def _add_sweeps(router: APIRouter, control: Control, settings: HttpSettings) -> 
         """Queue it again, if it rests, has failed or was interrupted."""
         return _json(await control.resume(sweep_id))
 
+    @router.delete(
+        f"{PREFIX}/sweeps/{{sweep_id}}",
+        status_code=HTTPStatus.NO_CONTENT,
+        responses=_problems(404, 409),
+    )
+    async def remove(sweep_id: str) -> Response:
+        """Forget it, if it has ended or rests; its folder stays."""
+        await control.remove(sweep_id)
+        return Response(status_code=HTTPStatus.NO_CONTENT)
+
 
 def _add_events(
     router: APIRouter, control: Control, settings: HttpSettings, streams: Streams
@@ -169,7 +189,6 @@ def _add_events(
             # Numbers are within a sweep, so among those of all they tell no place to go on from.
             numbered=sweep_id is not None,
             heartbeat_seconds=settings.heartbeat_seconds,
-            stuck_seconds=settings.stuck_seconds,
         )
 
     @router.get(

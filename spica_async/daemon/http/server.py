@@ -7,12 +7,14 @@ import logging
 import socket
 from collections.abc import AsyncIterator, Generator
 from contextlib import asynccontextmanager, closing, contextmanager
+from functools import partial
 
 import structlog
 import uvicorn
 from fastapi import FastAPI
 
 from spica_async.daemon.http.address import base_url, is_loopback
+from spica_async.daemon.http.connections import Connection, Room
 from spica_async.daemon.http.limits import Streams
 from spica_async.daemon.http.settings import HttpSettings
 from spica_async.errors import InputError
@@ -44,8 +46,7 @@ async def serve(app: FastAPI, settings: HttpSettings, stop: asyncio.Event) -> As
     _log_through_structlog()
     config = uvicorn.Config(
         app,
-        # The others are taken where they happen to be installed.
-        http="h11",
+        http=partial(Connection, room=Room(settings)),  # type: ignore[arg-type]  # it is only called
         ws="none",
         lifespan="off",
         log_config=None,
@@ -53,6 +54,8 @@ async def serve(app: FastAPI, settings: HttpSettings, stop: asyncio.Event) -> As
         # Nothing is told of clients that a proxy could make untrue.
         proxy_headers=False,
         server_header=False,
+        # As many may be accepted at once, before any of them is counted.
+        backlog=_BACKLOG,
         timeout_graceful_shutdown=settings.shutdown_seconds,
     )
     server = _Server(config, stop, app.state.streams)

@@ -11,7 +11,9 @@ from spica_async.daemon.http.address import DEFAULT_HOST, DEFAULT_PORT
 from spica_async.daemon.http.tokens import Tokens
 
 MAX_PAGE: Final = 1000
-"""Candidates in one answer."""
+"""Sweeps or candidates in one answer."""
+MAX_NUMBER: Final = 2**31 - 1
+"""Of an event, or of what a page begins with: PostgreSQL counts so far."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +24,14 @@ class HttpSettings:
         host: name or address to listen at; one that is not of the loopback needs a token.
         port: 0 takes any that is free.
         tokens: that are taken; none: everybody on this machine is let in.
+        connections: that may be open at a time; one more takes the place of the one that has kept
+            the daemon waiting longest, and is turned away where none does.
+        head_seconds: how long a connection may take to send the whole head of a request.
         body_bytes: the longest body of a request.
+        body_seconds: how long it may take to come.
         streams: event streams that may be open at a time.
         heartbeat_seconds: how often a stream says that it lives.
-        stuck_seconds: how long a reader of a stream may take none of it.
+        stuck_seconds: how long a client may take nothing of what it is answered.
         retry_seconds: what is told to who was turned away for now.
         shutdown_seconds: how long requests may take to end when the server does.
         registry: where to count; none: one of the application's own.
@@ -34,7 +40,10 @@ class HttpSettings:
     host: str = DEFAULT_HOST
     port: int = DEFAULT_PORT
     tokens: Tokens = field(default_factory=Tokens)
+    connections: int = 256
+    head_seconds: float = 10.0
     body_bytes: int = 1024 * 1024
+    body_seconds: float = 30.0
     streams: int = 64
     heartbeat_seconds: float = 15.0
     stuck_seconds: float = 30.0

@@ -28,7 +28,7 @@ class _End(Enum):
     OVER = auto()
     """There is no more to tell, or the server ends."""
     GONE = auto()
-    """The reader has left, or takes nothing."""
+    """The reader has left, or was left since it takes nothing."""
 
 
 class EventStream(Response):
@@ -39,7 +39,6 @@ class EventStream(Response):
         streams: that this is one of.
         numbered: give each event its number as its `id`, for the reader to go on from there.
         heartbeat_seconds: a comment is sent as often, for both sides to see that the other lives.
-        stuck_seconds: a reader who takes nothing for so long is left.
     """
 
     media_type = EVENT_STREAM
@@ -51,7 +50,6 @@ class EventStream(Response):
         *,
         numbered: bool,
         heartbeat_seconds: float,
-        stuck_seconds: float,
     ) -> None:
         # The second keeps a proxy from collecting events before it passes them on.
         super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
@@ -60,7 +58,6 @@ class EventStream(Response):
         self._streams = streams
         self._numbered = numbered
         self._heartbeat_seconds = heartbeat_seconds
-        self._stuck_seconds = stuck_seconds
         self._sending = asyncio.Lock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002  # ASGI's signature
@@ -107,13 +104,13 @@ class EventStream(Response):
         return _End.OVER
 
     async def _send(self, send: Send, body: bytes) -> bool:
-        """Tell whether the reader has taken it, as far as its buffers go."""
+        """Tell whether the reader has taken it, as far as its buffers go.
+
+        One who takes nothing is left by the server, see `Connection`.
+        """
         try:
-            async with asyncio.timeout(self._stuck_seconds), self._sending:
+            async with self._sending:
                 await send({"type": "http.response.body", "body": body, "more_body": True})
-        except TimeoutError:
-            log.info("http.stream_stuck", seconds=self._stuck_seconds)
-            return False
         except OSError:
             return False
         return True

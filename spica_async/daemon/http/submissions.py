@@ -34,7 +34,12 @@ class Wish:
 
 
 async def read_submission(
-    request: Request, *, priority: int | None, use_cache: bool | None, body_bytes: int
+    request: Request,
+    *,
+    priority: int | None,
+    use_cache: bool | None,
+    body_bytes: int,
+    body_seconds: float,
 ) -> Wish:
     """Read the body of a request as its content type says.
 
@@ -43,10 +48,11 @@ async def read_submission(
         priority: what the URL says, which goes before what the body says; none: nothing.
         use_cache: likewise.
         body_bytes: the longest that is read.
+        body_seconds: how long it may take to come.
 
     Raises:
         InputError: it is no sound submission; the message names the field or the line.
-        ProblemError: it is too long, or of a type that is not known.
+        ProblemError: it is too long, does not come, or is of a type that is not known.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind not in JSON_TYPES | YAML_TYPES:
@@ -54,7 +60,15 @@ async def read_submission(
         raise ProblemError(
             HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"Content-Type: one of {known}, not {kind!r}"
         )
-    body = await _read(request, body_bytes)
+    try:
+        async with asyncio.timeout(body_seconds):
+            body = await _read(request, body_bytes)
+    except TimeoutError:
+        raise ProblemError(
+            HTTPStatus.REQUEST_TIMEOUT,
+            f"the request's body has not come within {body_seconds:g} s",
+            {"Connection": "close"},
+        ) from None
     # The longest that is allowed takes seconds to read, in which others are to be answered.
     return await asyncio.to_thread(
         _understand, body, yaml=kind in YAML_TYPES, priority=priority, use_cache=use_cache

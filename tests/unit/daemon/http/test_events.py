@@ -93,6 +93,21 @@ async def test_what_is_no_number_is_refused(control: FakeControl, sweep_id: str)
     assert answer.json()["detail"].startswith("Last-Event-ID: ")
 
 
+@pytest.mark.parametrize("number", [2**31, 10**25])
+async def test_a_number_that_no_event_can_have_is_refused(
+    control: FakeControl, sweep_id: str, number: int
+) -> None:
+    async with running(control) as url, httpx.AsyncClient() as client:
+        where = f"{url}/v1/sweeps/{sweep_id}/events"
+        in_url = await client.get(where, params={"after": number})
+        in_header = await client.get(where, headers={"Last-Event-ID": str(number)})
+
+    assert (in_url.status_code, in_header.status_code) == (422, 422)
+    assert in_url.json()["detail"].startswith("after: ")
+    assert in_header.json()["detail"].startswith("Last-Event-ID: ")
+    assert control.asked_after == []
+
+
 async def test_all_sweeps_are_told_from_now_on_without_a_place_to_go_on_from(
     control: FakeControl, sweep_id: str
 ) -> None:

@@ -43,6 +43,37 @@ async def test_a_list_has_the_latest_first_and_can_be_of_one_state(
     assert SweepSummary.model_validate(running[0]).state == "running"
 
 
+async def test_a_list_comes_in_pages(client: httpx.AsyncClient, control: FakeControl) -> None:
+    for _ in range(5):
+        await client.post("/v1/sweeps", json={"config": small_sweep()})
+    control.change("sweep-4", state="running")
+
+    async def page(**params: str | int) -> list[str]:
+        answer = await client.get("/v1/sweeps", params=params)
+        return [sweep["sweep_id"] for sweep in answer.json()]
+
+    assert await page(limit=2) == ["sweep-5", "sweep-4"]
+    assert await page(limit=2, offset=3) == ["sweep-2", "sweep-1"]
+    assert await page(offset=9) == []
+    assert await page(state="queued", limit=2) == ["sweep-5", "sweep-3"]
+    for name, wrong in (("limit", 0), ("limit", 1001), ("offset", -1), ("offset", 2**31)):
+        told = problem(await client.get("/v1/sweeps", params={name: wrong}), 422)
+        assert told.startswith(f"{name}: ")
+
+
+async def test_a_list_is_no_longer_than_a_page(
+    client: httpx.AsyncClient, control: FakeControl, sweep_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = [*await control.sweeps()] * 1001
+
+    async def sweeps() -> list[SweepSummary]:
+        return known
+
+    monkeypatch.setattr(control, "sweeps", sweeps)
+
+    assert len((await client.get("/v1/sweeps")).json()) == 1000
+
+
 async def test_a_sweep_is_told_whole(
     client: httpx.AsyncClient, control: FakeControl, sweep_id: str
 ) -> None:
@@ -66,7 +97,9 @@ async def test_candidates_come_in_pages(
     told = problem(await client.get(where, params={"limit": 1001}), 422)
     assert told.startswith("limit: ")
     assert "1000" in told
-    assert problem(await client.get(where, params={"offset": -1}), 422).startswith("offset: ")
+    for wrong in (-1, 2**31, 10**25):
+        told = problem(await client.get(where, params={"offset": wrong}), 422)
+        assert told.startswith("offset: ")
 
 
 @pytest.mark.parametrize(("verb", "state"), [("cancel", "cancelled"), ("pause", "paused")])

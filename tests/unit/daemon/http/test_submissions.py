@@ -81,13 +81,22 @@ async def test_mistakes_are_worded_as_check_words_them(
         ({"config": small_sweep(), "priority": 101}, "priority: input should be less than"),
         ({"priority": 1}, "config: required"),
         ({"config": [1]}, "config: input should be"),
+        (
+            {"config": small_sweep(), "priorty": 50},
+            "priorty: unknown key; did you mean priority?",
+        ),
+        (
+            {"config": small_sweep(), "priority": 5, "useCache": False},
+            "useCache: unknown key; ",
+        ),
     ],
 )
 async def test_mistakes_in_json_name_their_field(
-    client: httpx.AsyncClient, body: dict[str, Any], words: str
+    client: httpx.AsyncClient, control: FakeControl, body: dict[str, Any], words: str
 ) -> None:
     answer = await client.post("/v1/sweeps", json=body)
 
+    assert not control.known
     assert answer.status_code == 422
     assert answer.json()["detail"].startswith(words)
 
