@@ -15,11 +15,11 @@ from schemas.config import SmartSearchConfig
 from schemas.messages import TraceLoad, TraceSource
 from spica_async.bus.address import URL_VARIABLE, BrokerAddress
 from spica_async.bus.limits import DEFAULT_HARD_LIMIT_SECONDS, HOLD_MARGIN_SECONDS
-from spica_async.bus.port import Bus, BusError, QueueNotFoundError
+from spica_async.bus.port import Bus, BusError, BusUnavailableError, QueueNotFoundError
 from spica_async.bus.rabbitmq import RabbitBus
 from spica_async.bus.rabbitmq.state import OnState
-from spica_async.errors import InputError, SpicaError
-from spica_async.traces.serve import address_towards, serving
+from spica_async.errors import BusAwayError, InputError, SpicaError
+from spica_async.traces.serve import TraceServer, address_towards
 
 if TYPE_CHECKING:
     from spica_async.bus.consumer_timeout import Management
@@ -35,7 +35,7 @@ class BrokerOptions:
     Attributes:
         address: of the broker.
         hard_limit_seconds: the longest that an evaluation may take.
-        trace_host: where to serve the trace; none: wherever the broker's clients may come from.
+        trace_host: where to serve traces; none: wherever the broker's clients may come from.
         trace_port: 0 for any.
         trace_urls: where else workers may fetch the trace, before they ask here.
         management: knows how long the broker lets a request be held; none: nobody is asked.
@@ -125,13 +125,14 @@ def naming(address: BrokerAddress) -> Iterator[None]:
     """Let what a bus raises name the broker, once.
 
     Raises:
-        SpicaError: in place of each `BusError`.
+        SpicaError: in place of each `BusError`; a `BusAwayError` where it is worth trying again.
     """
     try:
         yield
     except BusError as error:
         told = str(error).removeprefix(f"{address}: ")
-        raise SpicaError(f"{address}: {told}") from error
+        kind = BusAwayError if isinstance(error, BusUnavailableError) else SpicaError
+        raise kind(f"{address}: {told}") from error
 
 
 @asynccontextmanager
@@ -196,10 +197,26 @@ async def check_consumer_timeout(bus: Bus, queue: str, options: BrokerOptions) -
 
 
 @asynccontextmanager
+async def trace_server(options: BrokerOptions) -> AsyncIterator[TraceServer]:
+    """Listen where workers are to fetch traces, as long as the context.
+
+    Raises:
+        InputError: the address cannot be listened at.
+    """
+    async with TraceServer.open(_listening_host(options), options.trace_port) as server:
+        yield server
+
+
+@asynccontextmanager
 async def offered(
-    trace: TraceLoad | None, options: BrokerOptions
+    trace: TraceLoad | None, options: BrokerOptions, server: TraceServer | None = None
 ) -> AsyncIterator[TraceLoad | None]:
     """The trace with the places where workers can fetch it, one of which is served from here.
+
+    Args:
+        trace: none: there is nothing to offer.
+        options: say where it is served, and where else it is.
+        server: that serves it; none: one of its own.
 
     Raises:
         InputError: it cannot be served at the given address.
@@ -207,16 +224,19 @@ async def offered(
     if trace is None:
         yield None
         return
-    address = options.address
-    host = options.trace_host or (_LOOPBACK if address.is_loopback else _EVERY_ADDRESS[0])
-    advertised = host
-    if host in _EVERY_ADDRESS:
-        advertised = await asyncio.to_thread(_own_address, address)
-    async with serving(
-        trace, host=host, port=options.trace_port, advertised_host=advertised
-    ) as own:
+    advertised = _listening_host(options)
+    if advertised in _EVERY_ADDRESS:
+        advertised = await asyncio.to_thread(_own_address, options.address)
+    async with AsyncExitStack() as stack:
+        if server is None:
+            server = await stack.enter_async_context(trace_server(options))
+        own = stack.enter_context(server.offering(trace, advertised_host=advertised))
         elsewhere = [TraceSource(url=url) for url in options.trace_urls]
         yield trace.model_copy(update={"sources": [*elsewhere, own]})
+
+
+def _listening_host(options: BrokerOptions) -> str:
+    return options.trace_host or (_LOOPBACK if options.address.is_loopback else _EVERY_ADDRESS[0])
 
 
 def _own_address(broker: BrokerAddress) -> str:

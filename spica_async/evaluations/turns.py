@@ -11,6 +11,8 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 _PRIORITY_DOUBLES_AFTER: Final = 10.0
+_DIGITS: Final = 9
+"""Of a part, so that 2.9999999999 turns are 3."""
 
 
 def weight_of(priority: int) -> float:
@@ -19,9 +21,12 @@ def weight_of(priority: int) -> float:
 
 
 class FairTurns:
-    """Hands out turns, at most `total` at once, to whoever has least for its weight.
+    """Hands out turns, at most `total` at once, so that each share gets its part by weight.
 
-    Among equals it goes by the turns of the past, so that one turn goes round, too.
+    A part is seldom a whole number of turns. Its whole turns a share has as soon as it wants them,
+    however long those of others last; what is left over goes round by the turns of the past, so
+    that of few turns, too, each gets its part in the long run, and nobody starves. More than its
+    part, rounded up, is for who asks when nobody below that does.
 
     Pure but for the waiting: no clock, no I/O, one event loop.
 
@@ -69,11 +74,25 @@ class FairTurns:
             waiting = [share for share in self._shares if share.waits]
             if not waiting:
                 return
+            wanted = sum(share.weight for share in self._shares if share.taken or share.waits)
             chosen = min(
-                waiting, key=lambda share: (share.taken / share.weight, share.due, share.number)
+                waiting,
+                key=lambda share: (self._rank(share, wanted), share.due, share.number),
             )
             self._now = max(self._now, chosen.due)
             chosen.go()
+
+    def _rank(self, share: Share, wanted: float) -> int:
+        """How much a share is owed another turn, 0 most.
+
+        Args:
+            share: that waits for one.
+            wanted: the weights of all that have turns or wait for one.
+        """
+        part = round(self._total * share.weight / wanted, _DIGITS)
+        if share.taken < math.floor(part):
+            return 0
+        return 1 if share.taken < math.ceil(part) else 2
 
     def _changed(self) -> None:
         self.hand_out()

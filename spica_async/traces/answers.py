@@ -25,6 +25,7 @@ log = structlog.get_logger(__name__)
 class Offer:
     """A trace as it was when it was offered."""
 
+    sha256: str
     path: Path
     size_bytes: int
     modified_ns: int
@@ -37,7 +38,7 @@ class Offer:
             OSError: nothing can be read there.
         """
         path = Path(load.path)
-        return cls(path, load.size_bytes, path.stat().st_mtime_ns)
+        return cls(load.sha256, path, load.size_bytes, path.stat().st_mtime_ns)
 
     def is_unchanged(self) -> bool:
         """Whether the file may still be taken for the one that was offered."""
@@ -48,17 +49,20 @@ class Offer:
         return (status.st_size, status.st_mtime_ns) == (self.size_bytes, self.modified_ns)
 
 
-def application(
-    offers: Mapping[str, Offer], token: str, *, download_seconds: float
-) -> web.Application:
-    """Serves the offers by their SHA-256 at `/traces/<sha256>`, to who has the token."""
+def application(offers: Mapping[str, Offer], *, download_seconds: float) -> web.Application:
+    """Serves traces at `/traces/<sha256>`.
+
+    Args:
+        offers: by the token of those for whom each is; it may change meanwhile.
+        download_seconds: the most that one download may take.
+    """
     room = asyncio.Semaphore(_DOWNLOADS_AT_ONCE)
 
     async def answer(request: web.Request) -> web.StreamResponse:
-        if not _is_authorized(request, token):
-            return web.Response(status=401, headers={"WWW-Authenticate": "Bearer"})
-        offer = offers.get(request.match_info["sha256"])
+        offer = _offer_for(request, offers)
         if offer is None:
+            return web.Response(status=401, headers={"WWW-Authenticate": "Bearer"})
+        if offer.sha256 != request.match_info["sha256"]:
             return web.Response(status=404)
         if not await asyncio.to_thread(offer.is_unchanged):
             log.warning("coordinator.trace_changed", path=str(offer.path))
@@ -97,8 +101,9 @@ class _Download(web.FileResponse):
             raise
 
 
-def _is_authorized(request: web.Request, token: str) -> bool:
+def _offer_for(request: web.Request, offers: Mapping[str, Offer]) -> Offer | None:
+    """What the token of a request is for; all are compared, so that time tells nothing."""
     scheme, _, given = request.headers.get("Authorization", "").partition(" ")
-    return scheme.lower() == "bearer" and hmac.compare_digest(
-        given.strip().encode(errors="surrogateescape"), token.encode()
-    )
+    token = given.strip().encode(errors="surrogateescape")
+    found = [offer for own, offer in offers.items() if hmac.compare_digest(token, own.encode())]
+    return found[0] if found and scheme.lower() == "bearer" else None

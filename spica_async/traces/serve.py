@@ -1,19 +1,22 @@
-"""Serves a sweep's trace to workers on other hosts, by digest and to who has the token."""
+"""Serves the traces of sweeps to workers on other hosts, by digest and to who has the token."""
 
 from __future__ import annotations
 
 import asyncio
 import secrets
 import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing
-from typing import Final
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, closing, contextmanager
+from typing import TYPE_CHECKING, Final
 
 import structlog
 from pydantic import SecretStr
 
 from schemas.messages import TraceLoad, TraceSource
 from spica_async.errors import InputError
+
+if TYPE_CHECKING:
+    from spica_async.traces.answers import Offer
 
 _TOKEN_BYTES: Final = 32
 # A worker gives up earlier; this frees the place of one that was stopped in the middle.
@@ -23,55 +26,80 @@ _SHUTDOWN_SECONDS: Final = 1.0
 log = structlog.get_logger(__name__)
 
 
-@asynccontextmanager
-async def serving(
-    load: TraceLoad,
-    *,
-    host: str,
-    port: int = 0,
-    advertised_host: str | None = None,
-    download_seconds: float = _DOWNLOAD_SECONDS,
-) -> AsyncIterator[TraceSource]:
-    """Serve a trace as long as the context, and give where a worker may fetch it.
+class TraceServer:
+    """One address at which traces are fetched, by any number of sweeps' workers.
 
-    What is answered are GET and HEAD of `/traces/<sha256>`, ranges included. Without the token the
-    answer is 401, for another digest 404, and 410 for a file that has changed since it was offered.
+    What is answered are GET and HEAD of `/traces/<sha256>`, ranges included. Without the token of
+    a trace that is offered the answer is 401, with it but for another digest 404, and 410 for a
+    file that has changed since it was offered.
 
-    Args:
-        load: a trace that lies at its path.
-        host: name or address to listen at; `0.0.0.0` for all of IPv4, `::` for all of IPv6.
-        port: 0 takes any that is free.
-        advertised_host: stands in the URL in place of `host`.
-        download_seconds: the most that one download may take.
-
-    Raises:
-        InputError: the address cannot be listened at, or the trace cannot be read.
+    Attributes:
+        port: where it listens.
     """
-    from aiohttp import web  # noqa: PLC0415 - heavy, and only needed where there is a broker
 
-    from spica_async.traces.answers import Offer, application  # noqa: PLC0415 - as above
+    def __init__(self, port: int, offers: dict[str, Offer]) -> None:
+        self.port = port
+        self._offers = offers
 
-    try:
-        offers = {load.sha256: Offer.of(load)}
-    except OSError as error:
-        reason = _reason(error)
-        raise InputError(f"workload.trace_path: {error.filename}: {reason}") from error
-    token = secrets.token_urlsafe(_TOKEN_BYTES)
-    with closing(await _listen(host, port)) as listener:
-        base = _base_url(advertised_host or host, listener.getsockname()[1])
-        source = TraceSource(url=f"{base}/traces/{load.sha256}", token=SecretStr(token))
-        runner = web.AppRunner(
-            application(offers, token, download_seconds=download_seconds),
-            access_log=None,
-            shutdown_timeout=_SHUTDOWN_SECONDS,
-        )
-        await runner.setup()
+    @classmethod
+    @asynccontextmanager
+    async def open(
+        cls, host: str, port: int = 0, *, download_seconds: float = _DOWNLOAD_SECONDS
+    ) -> AsyncIterator[TraceServer]:
+        """Listen as long as the context; nothing is offered at first.
+
+        Args:
+            host: name or address to listen at; `0.0.0.0` for all of IPv4, `::` for all of IPv6.
+            port: 0 takes any that is free.
+            download_seconds: the most that one download may take.
+
+        Raises:
+            InputError: the address cannot be listened at.
+        """
+        from aiohttp import web  # noqa: PLC0415 - heavy, and only needed where there is a broker
+
+        from spica_async.traces.answers import application  # noqa: PLC0415 - as above
+
+        offers: dict[str, Offer] = {}
+        with closing(await _listen(host, port)) as listener:
+            runner = web.AppRunner(
+                application(offers, download_seconds=download_seconds),
+                access_log=None,
+                shutdown_timeout=_SHUTDOWN_SECONDS,
+            )
+            await runner.setup()
+            try:
+                await web.SockSite(runner, listener).start()
+                yield cls(listener.getsockname()[1], offers)
+            finally:
+                await runner.cleanup()
+
+    @contextmanager
+    def offering(self, load: TraceLoad, *, advertised_host: str) -> Iterator[TraceSource]:
+        """Offer a trace as long as the context, under a token of its own.
+
+        Args:
+            load: a trace that lies at its path.
+            advertised_host: stands in the URL.
+
+        Raises:
+            InputError: the trace cannot be read.
+        """
+        from spica_async.traces.answers import Offer  # noqa: PLC0415 - as above
+
         try:
-            await web.SockSite(runner, listener).start()
-            log.info("coordinator.trace_served", url=source.url)
-            yield source
+            offer = Offer.of(load)
+        except OSError as error:
+            reason = _reason(error)
+            raise InputError(f"workload.trace_path: {error.filename}: {reason}") from error
+        token = secrets.token_urlsafe(_TOKEN_BYTES)
+        url = f"{_base_url(advertised_host, self.port)}/traces/{load.sha256}"
+        self._offers[token] = offer
+        try:
+            log.info("coordinator.trace_served", url=url)
+            yield TraceSource(url=url, token=SecretStr(token))
         finally:
-            await runner.cleanup()
+            del self._offers[token]
 
 
 def address_towards(host: str, port: int) -> str:
@@ -90,7 +118,7 @@ async def _listen(host: str, port: int) -> socket.socket:
     """A listener at the first address of `host`: one port, which is then the one to advertise.
 
     Raises:
-        InputError: as `serving`.
+        InputError: it cannot be had.
     """
     try:
         found = await asyncio.get_running_loop().getaddrinfo(

@@ -29,6 +29,7 @@ from spica_async.broker import (
     check_consumer_timeout,
     offered,
     read_broker_options,
+    trace_server,
 )
 from spica_async.bus.memory import MemoryBus
 from spica_async.bus.port import QueueSpec
@@ -248,6 +249,33 @@ async def test_a_trace_is_offered_from_here_and_from_where_the_user_says(tmp_pat
         assert given is not None
         (own,) = given.sources
         assert own.url == f"http://127.0.0.2:{told.trace_port}/traces/{digest}"
+
+
+async def test_several_traces_are_offered_at_the_one_port_of_a_daemon(tmp_path: Path) -> None:
+    options = broker_options("amqp://127.0.0.1", trace_port=free_port())
+    assert options is not None
+    traces: list[TraceLoad] = []
+    for text in ("{}\n", "[]\n"):
+        path = tmp_path / f"trace-{len(traces)}.jsonl"
+        path.write_text(text)
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        trace = TraceLoad(path=str(path), sha256=digest, size_bytes=3, requests=1, total_tokens=1)
+        traces.append(trace)
+
+    async with (
+        trace_server(options) as server,
+        offered(traces[0], options, server) as first,
+        offered(traces[1], options, server) as second,
+        aiohttp.ClientSession() as session,
+    ):
+        for given, text in ((first, "{}\n"), (second, "[]\n")):
+            assert given is not None
+            (own,) = given.sources
+            assert own.url == f"http://127.0.0.1:{options.trace_port}/traces/{given.sha256}"
+            assert own.token is not None
+            login = {"Authorization": f"Bearer {own.token.get_secret_value()}"}
+            async with session.get(own.url, headers=login) as answer:
+                assert await answer.text() == text
 
 
 def test_a_wrong_url_is_bad_input(spica: Spica, write_config: WriteConfig, tmp_path: Path) -> None:

@@ -3,7 +3,8 @@
 import asyncio
 import os
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from support.trace_loads import files_in, load_of, open_cache
 
 from schemas.messages import TraceLoad, TraceSource
 from spica_async.errors import InputError
-from spica_async.traces.serve import address_towards, serving
+from spica_async.traces.serve import TraceServer, address_towards
 
 CONTENT = bytes(range(256)) * 1000
 
@@ -24,6 +25,16 @@ def load(tmp_path: Path) -> TraceLoad:
     path = tmp_path / "trace.jsonl"
     path.write_bytes(CONTENT)
     return load_of(CONTENT, path=path)
+
+
+@asynccontextmanager
+async def serving(
+    load: TraceLoad, *, host: str, port: int = 0, advertised_host: str = "", **limits: float
+) -> AsyncIterator[TraceSource]:
+    """A server for one trace alone."""
+    async with TraceServer.open(host, port, **limits) as server:
+        with server.offering(load, advertised_host=advertised_host or host) as source:
+            yield source
 
 
 def authorization(source: TraceSource) -> dict[str, str]:
@@ -203,17 +214,49 @@ async def test_the_port_is_free_again_afterwards(load: TraceLoad) -> None:
 @pytest.mark.parametrize(
     ("host", "advertised", "expected"),
     [
-        ("127.0.0.1", None, "http://127.0.0.1:"),
+        ("127.0.0.1", "127.0.0.1", "http://127.0.0.1:"),
         ("0.0.0.0", "10.1.2.3", "http://10.1.2.3:"),
         ("127.0.0.1", "fd00::1", "http://[fd00::1]:"),
     ],
 )
 async def test_the_urls_name_the_advertised_host(
-    load: TraceLoad, host: str, advertised: str | None, expected: str
+    load: TraceLoad, host: str, advertised: str, expected: str
 ) -> None:
     async with serving(load, host=host, advertised_host=advertised) as source:
         assert source.url.startswith(expected)
         assert source.url.endswith(f"/traces/{load.sha256}")
+
+
+async def test_a_server_offers_each_trace_to_those_with_its_own_token(
+    load: TraceLoad, tmp_path: Path
+) -> None:
+    (tmp_path / "other.jsonl").write_bytes(b"other")
+    other = load_of(b"other", path=tmp_path / "other.jsonl")
+
+    async def status(source: TraceSource, url: str) -> int:
+        async with http.get(url, headers=authorization(source)) as response:
+            return response.status
+
+    async with (
+        TraceServer.open("127.0.0.1") as server,
+        aiohttp.ClientSession() as http,
+    ):
+        with server.offering(load, advertised_host="127.0.0.1") as first:
+            with (
+                server.offering(other, advertised_host="127.0.0.1") as second,
+                server.offering(load, advertised_host="127.0.0.1") as third,
+            ):
+                assert base_of(first) == base_of(second) == f"http://127.0.0.1:{server.port}"
+                assert first.url == third.url
+                assert len({*map(str, map(authorization, (first, second, third)))}) == 3
+                for source in (first, second, third):
+                    assert await status(source, source.url) == 200
+                assert await status(first, second.url) == 404
+                assert await status(second, first.url) == 404
+            assert await status(first, first.url) == 200
+            assert await status(second, second.url) == 401
+            assert await status(third, third.url) == 401
+        assert await status(first, first.url) == 401
 
 
 def test_the_address_towards_this_machine_is_its_own() -> None:

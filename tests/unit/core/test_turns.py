@@ -117,28 +117,75 @@ async def test_more_turns_are_handed_out_at_once() -> None:
     assert told == [3]
 
 
+@pytest.mark.parametrize("total", [1, 2, 3, 4, 6])
+def test_each_ten_of_priority_double_what_one_gets_of_few_turns(total: int) -> None:
+    one, other = parts_of([0, 10], total, turns=3000)
+    assert other / one == pytest.approx(2, rel=0.02)
+
+
+@pytest.mark.parametrize("total", [1, 2, 4, 8])
+def test_nobody_starves(total: int) -> None:
+    # Each gets some while the other holds all that it wants, and wants more.
+    turns = 20_000
+    one, other = parts_of([0, 100], total, turns=turns)
+    due = 1 / (1 + weight_of(100))
+    assert due - total / turns <= one <= due + 2 * total / turns
+    assert one + other == 1
+
+
+async def test_long_turns_of_others_take_nothing_of_ones_own_part() -> None:
+    turns = FairTurns(4)
+    # The third one wants nothing yet, and counts for nothing.
+    async with turns.share(0) as patient, turns.share(0) as quick, turns.share(100):
+        async with AsyncExitStack() as stack, asyncio.TaskGroup() as group:
+            order: list[str] = []
+            waiting = [
+                group.create_task(stack.enter_async_context(patient.turn())) for _ in range(9)
+            ]
+            await asyncio.sleep(0)
+            assert patient.taken == 4
+            working = [
+                group.create_task(Busy(quick, "quick", order).work(10_000)) for _ in range(8)
+            ]
+            await asyncio.sleep(0)
+            turns.resize(8)
+            for _ in range(100):
+                await asyncio.sleep(0)
+                assert (patient.taken, quick.taken) in {(4, 3), (4, 4)}
+            for task in waiting + working:
+                task.cancel()
+        assert len(order) > 100
+
+
 @given(
     priorities=st.lists(st.integers(-20, 20), min_size=1, max_size=4),
     total=st.integers(1, 6),
 )
 def test_in_the_long_run_each_gets_its_part(priorities: list[int], total: int) -> None:
+    parts = parts_of(priorities, total, turns=500 * len(priorities))
+    weights = [weight_of(priority) for priority in priorities]
+    for part, weight in zip(parts, weights, strict=True):
+        assert part == pytest.approx(weight / sum(weights), rel=0.1, abs=0.01)
+
+
+def parts_of(priorities: list[int], total: int, *, turns: int) -> list[float]:
+    """What each gets of so many turns, all of one length, where everybody always wants more."""
+
     async def run() -> Counter[str]:
-        turns = FairTurns(total)
+        fair = FairTurns(total)
         order: list[str] = []
         async with AsyncExitStack() as stack, asyncio.TaskGroup() as group:
             tasks = []
             for number, priority in enumerate(priorities):
-                share = await stack.enter_async_context(turns.share(priority))
+                share = await stack.enter_async_context(fair.share(priority))
                 busy = Busy(share, str(number), order)
-                tasks += [group.create_task(busy.work(10_000)) for _ in range(total)]
-            while len(order) < 200 * len(priorities):  # noqa: ASYNC110  # others count
+                # So many that some wait, too, at the moment when a turn ends.
+                tasks += [group.create_task(busy.work(turns)) for _ in range(2 * total)]
+            while len(order) < turns:  # noqa: ASYNC110  # others count
                 await asyncio.sleep(0)
             for task in tasks:
                 task.cancel()
-        return Counter(order)
+        return Counter(order[:turns])
 
     counts = asyncio.run(run())
-    weights = [weight_of(priority) for priority in priorities]
-    for number, weight in enumerate(weights):
-        # Turns are whole, which counts where one is worth less than one of them.
-        assert counts[str(number)] / counts.total() >= weight / sum(weights) / 3
+    return [counts[str(number)] / turns for number in range(len(priorities))]
