@@ -188,6 +188,7 @@ class Evaluations:
             earlier=earlier,
             share=share,
         )
+        await evaluations._adopt_or_not()
         await evaluations._sender.declare()
         reachable = True
         try:
@@ -257,22 +258,25 @@ class Evaluations:
         if adopted is None and (evaluation_id in self._waiting or evaluation_id in self._ended):
             raise ValueError(f"evaluation {evaluation_id} was asked for before")
         waiting = adopted or self._wait_for(request)
+        message = self._outgoing.request(request)
         result: EvaluationResult | None = None
         try:
-            async with self._turn, self._share():
-                message = self._outgoing.request(request)
-                if adopted is not None:
-                    self._sender.adopt(evaluation_id, message)
-                    result = await waiting.result
-                    if result is not None and result.measurement.cause == "trace_unavailable":
-                        # It named places where the earlier run has offered the trace.
-                        adopted.kept.set()
-                        adopted, result, waiting = None, None, self._wait_for(request)
-                if adopted is None and await self._send(message, evaluation_id, on_request):
-                    result = await waiting.result
-                if result is not None:
-                    await on_result(result)
-                    waiting.kept.set()
+            if adopted is not None:
+                # It takes no turn, for it is under way: results that wait for one could fill what
+                # we may hold, with those behind them that others wait for to end their turns.
+                self._sender.adopt(evaluation_id, message)
+                result = await adopted.result
+                if result is not None and result.measurement.cause == "trace_unavailable":
+                    # It named places where the earlier run has offered the trace.
+                    adopted.kept.set()
+                    adopted, result, waiting = None, None, self._wait_for(request)
+                else:
+                    await _keep(result, waiting, on_result)
+            if adopted is None:
+                async with self._turn, self._share():
+                    if await self._send(message, evaluation_id, on_request):
+                        result = await waiting.result
+                    await _keep(result, waiting, on_result)
         finally:
             del self._waiting[evaluation_id]
             self._ended.add(evaluation_id)
@@ -282,6 +286,16 @@ class Evaluations:
         if result is None:
             raise EvaluationGivenUpError(evaluation_id)
         return result
+
+    async def _adopt_or_not(self) -> None:
+        """Adopt nothing that has nowhere to send its result to.
+
+        A goodbye deletes the queue, and without its coordinator it expires.
+        """
+        if self._adopted and not await self._sender.has_results():
+            for evaluation_id in self._adopted:
+                del self._waiting[evaluation_id]
+            self._adopted.clear()
 
     def _wait_for(self, request: EvaluationRequest) -> _Waiting:
         waiting = _Waiting(request.sweep_id, asyncio.get_running_loop().create_future())
@@ -367,3 +381,14 @@ class Evaluations:
     def _report(self) -> None:
         for counted in (self._discarded, self._dead_letters.dropped, self._watch.ignored):
             counted.report()
+
+
+async def _keep(
+    result: EvaluationResult | None,
+    waiting: _Waiting,
+    on_result: Callable[[EvaluationResult], Awaitable[None]],
+) -> None:
+    """Have a result kept before the bus is told that we have it."""
+    if result is not None:
+        await on_result(result)
+        waiting.kept.set()

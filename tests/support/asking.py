@@ -20,6 +20,7 @@ from spica_async.bus.port import Consumer, Message
 from spica_async.bus.topology import requests_queue, results_queue
 from spica_async.evaluations import Evaluations
 
+FEASIBLE = Measurement(outcome="feasible", report={"x": 1.0})
 REQUESTS, RESULTS = requests_queue("engine").name, results_queue("sweep").name
 
 
@@ -47,12 +48,12 @@ def request(name: str = "one", sweep: str = "sweep") -> EvaluationRequest:
     )
 
 
-def completed(name: str = "one", worker: str = "w") -> bytes:
+def completed(name: str = "one", worker: str = "w", measurement: Measurement = FEASIBLE) -> bytes:
     result = EvaluationResult(
         evaluation_id=name,
         sweep_id="sweep",
         worker=worker,
-        measurement=Measurement(outcome="feasible", report={"x": 1.0}),
+        measurement=measurement,
         wall_seconds=0.0,
     )
     return EvaluationCompleted(source="test", data=result).model_dump_json().encode()
