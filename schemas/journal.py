@@ -129,13 +129,18 @@ class Concluded(_Fact):
 
 
 class Stopped(_Fact):
-    """A coordinator has left it in good order; what was in flight is given up."""
+    """It rests. Whoever ran it tells workers next that nobody waits for what is in flight."""
 
     kind: Literal["stopped"] = "stopped"
     reason: str
     failed: bool = Field(default=False, description="something went wrong; nobody asked for it")
     cancelled: bool = Field(default=False, description="it is not meant to be resumed")
     queued: bool = Field(default=False, description="it goes on by itself, with the next daemon")
+    event: int | None = Field(
+        default=None,
+        ge=1,
+        description="number of its event, where it was written while nobody ran the sweep",
+    )
     result: SweepResult | None = Field(
         default=None, description="so far, with the best of the ranking alone"
     )

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Collection
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from schemas.journal import Planned, PlannedBranch
-from spica_async.errors import SpicaError
+from spica_async.errors import InputError, SpicaError
 from spica_async.inputs import Inputs
-from spica_async.journal import Journal, Lease, SweepRow
+from spica_async.journal import Journal, Lease, News, SweepRow
 from spica_async.journal.log import SweepLog
 from spica_async.journal.opening import JournalOptions, new_lease, new_sweep, opened, prepare, take
 from spica_async.journal.past import PastRuns
@@ -123,6 +124,16 @@ class NewJob:
         return OpenSweep(folder, journal, log, lease.owner, telling)
 
 
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """What of a sweep is open before it is planned; `folders` takes its folder."""
+
+    journal: Journal
+    log: SweepLog
+    telling: SweepTelling
+    folders: ExitStack
+
+
 class ResumedJob:
     """A sweep of the journal's that is gone on with, or begun.
 
@@ -132,8 +143,8 @@ class ResumedJob:
         folder: where its results are.
         journal: opens the journal that has it.
         news: called when there is something new to tell others.
-        only_from: the statuses that it may have when it is ours; none: any, and nobody's wish
-            for it counts any more.
+        only_from: the statuses that it may have when it is ours; none: any, and from then on no
+            daemon runs it, unless it is told to, and nobody's wish for it counts any more.
         most_futile_runs: how often its coordinator may have died with nothing measured.
     """
 
@@ -156,7 +167,7 @@ class ResumedJob:
         self._only_from = only_from
         self._most_futile_runs = most_futile_runs
         self._lease: Lease = new_lease()
-        self._opened: tuple[Journal, SweepLog, SweepTelling] | None = None
+        self._opened: _Opened | None = None
 
     async def before_planning(self, stack: AsyncExitStack) -> PastRuns:
         """Take the sweep, so that nobody else does, and read what it has come to.
@@ -167,8 +178,8 @@ class ResumedJob:
             JournalError: it cannot be read.
         """
         journal = await stack.enter_async_context(self._open_journal())
-        await take(journal, self.sweep_id, self._lease)
         try:
+            await take(journal, self.sweep_id, self._lease)
             row, past = await self._checked(journal)
         except BaseException:
             await journal.give_back(self.sweep_id, self._lease.owner)
@@ -176,16 +187,20 @@ class ResumedJob:
         telling = SweepTelling(
             self.sweep_id, self.inputs.config, stored=row.events, news=self._news
         )
+        # Below the log, which may have something to write to it until it is closed.
+        folders = stack.enter_context(ExitStack())
         log = await stack.enter_async_context(
             SweepLog.open(journal, self.sweep_id, self._lease, last=past.last, telling=telling)
         )
-        self._opened = journal, log, telling
+        self._opened = _Opened(journal, log, telling, folders)
         return past
 
     async def _checked(self, journal: Journal) -> tuple[SweepRow, PastRuns]:
         row = await journal.sweep(self.sweep_id)
         if self._only_from is None:
-            await journal.wish(self.sweep_id, None)
+            # A command grants no wishes, so daemons are to know whose it is from now on.
+            news = News(managed=False, granted=True)
+            await journal.append(row.sweep_id, self._lease.owner, [], after=row.last, news=news)
         elif row.status not in self._only_from:
             raise SweepMovedError(f"sweep {self.sweep_id} is {row.status} by now")
         past = await PastRuns.read(journal, self.sweep_id)
@@ -200,14 +215,31 @@ class ResumedJob:
         """Nothing is left to do."""
         await asyncio.sleep(0)
 
-    async def after_planning(self, stack: AsyncExitStack) -> OpenSweep:
+    async def after_planning(self, stack: AsyncExitStack) -> OpenSweep:  # noqa: ARG002  # the protocol's
         """Open its folder again."""
         assert self._opened is not None  # noqa: S101  # planning came after `before_planning`
-        journal, log, telling = self._opened
+        opened = self._opened
         root, name = self._folder.parent, self._folder.name
-        folder = stack.enter_context(ResultsFolder.reopen(root, name))
+        folder = opened.folders.enter_context(ResultsFolder.reopen(root, name))
         folder.write_config(self.inputs.config)
-        return OpenSweep(folder, journal, log, self._lease.owner, telling)
+        return OpenSweep(folder, opened.journal, opened.log, self._lease.owner, opened.telling)
+
+
+def check_root(root: Path) -> None:
+    """See that the journal can keep where results are.
+
+    Args:
+        root: the folder for the folders of sweeps.
+
+    Raises:
+        InputError: the absolute path is no text, as a journal keeps it.
+    """
+    path = root.absolute()
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        shown = os.fsencode(path).decode(errors="backslashreplace")
+        raise InputError(f"--output: the path {shown} is not valid UTF-8") from None
 
 
 def check_same(

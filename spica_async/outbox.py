@@ -11,7 +11,13 @@ from typing import Final
 import structlog
 
 from spica_async.bus.port import Bus, BusError, Message, MessageTooLargeError
-from spica_async.journal import Journal, JournalError, Lease, RecordedEvent, SweepTakenError
+from spica_async.journal import (
+    Journal,
+    JournalError,
+    Lease,
+    RecordedEvent,
+    SweepUnknownError,
+)
 from spica_async.journal.owner import this_owner
 from spica_async.telling import SweepTelling
 
@@ -35,15 +41,13 @@ async def telling_of(
     """
     outbox = Outbox(journal, bus, lambda _: True, only=sweep_id)
     telling.on_news = outbox.wake
-    async with asyncio.TaskGroup() as group:
-        publishing = group.create_task(outbox.run())
-        yield
-        publishing.cancel()
     try:
-        async with asyncio.timeout(_LAST_SECONDS):
-            await outbox.publish_all()
-    except (BusError, JournalError, TimeoutError) as error:
-        log.warning("outbox.events_left", sweep=sweep_id, error=str(error) or "it took too long")
+        async with outbox.running():
+            yield
+    except Exception:
+        await outbox.publish_last()
+        raise
+    await outbox.publish_last()
 
 
 class Outbox:
@@ -94,6 +98,22 @@ class Outbox:
                 async with asyncio.timeout(LOOK_SECONDS):
                     await self._news.wait()
 
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Publish while the context is open."""
+        async with asyncio.TaskGroup() as group:
+            publishing = group.create_task(self.run())
+            yield
+            publishing.cancel()
+
+    async def publish_last(self) -> None:
+        """Publish what there is, within a bounded time and as far as it goes."""
+        try:
+            async with asyncio.timeout(_LAST_SECONDS):
+                await self.publish_all()
+        except (BusError, JournalError, TimeoutError) as error:
+            log.warning("outbox.events_left", error=str(error) or "it took too long")
+
     async def publish_all(self) -> None:
         """Publish what there is now.
 
@@ -102,21 +122,25 @@ class Outbox:
             JournalError: the journal is.
         """
         for sweep_id in [self._only] if self._only else await self._journal.unpublished():
-            if self._is_ours(sweep_id):
-                await self._publish(sweep_id)
-                continue
-            # Of one that nobody runs, one daemon at a time tells; of others their own.
-            lease = Lease(this_owner(), _TELLING_SECONDS)
-            try:
-                await self._journal.take(sweep_id, lease)
-            except SweepTakenError:
-                continue
-            try:
-                await self._publish(sweep_id)
-            finally:
-                await self._journal.give_back(sweep_id, lease.owner)
+            with suppress(SweepUnknownError):  # It was removed meanwhile.
+                await self._publish_unless_another_does(sweep_id)
+
+    async def _publish_unless_another_does(self, sweep_id: str) -> None:
+        """Of a sweep that somebody runs tells who runs it; of one that nobody runs, one daemon."""
+        if self._is_ours(sweep_id):
+            await self._publish(sweep_id)
+            return
+        row = await self._journal.sweep(sweep_id)
+        lease = Lease(this_owner(), _TELLING_SECONDS)
+        if row.lease_seconds > 0 or not await self._journal.begin_telling(sweep_id, lease):
+            return
+        try:
+            await self._publish(sweep_id)
+        finally:
+            await self._journal.end_telling(sweep_id, lease.owner)
 
     async def _publish(self, sweep_id: str) -> None:
+        # Whoever tells begins behind what was told, so two at once tell some twice and in order.
         told = noted = (await self._journal.sweep(sweep_id)).published
         try:
             async for recorded in self._journal.events(sweep_id, told):

@@ -23,6 +23,7 @@ from spica_async.result_cache import ResultCache
 from spica_async.results import ResultsFolder
 from spica_async.reuse import Reuse
 from spica_async.sweep import StoppedAs, Sweep
+from spica_async.traces.serve import TraceServer
 
 BeforeSearch = Callable[[SweepPlan, ResultsFolder], Awaitable[None]]
 
@@ -39,8 +40,11 @@ class Means:
         cache: of what was measured before, by this sweep or any other.
         use_cache: whether it answers; it is told in any case.
         share: of the slots that several sweeps have; none: they are this sweep's alone.
+        traces: serves the sweep's trace to workers; none: a server of its own does.
         stopped_as: the status of a sweep that is told to stop.
         tells_events: whether the events of the sweep are published on the bus meanwhile.
+        waits_for_bus: whether a sweep is queued again, and has not failed, when the bus is away.
+        on_search: called when a stop is heeded from then on; until then only cancelling ends it.
     """
 
     bus: Bus
@@ -50,8 +54,11 @@ class Means:
     cache: ResultCache
     use_cache: bool
     share: Share | None = None
+    traces: TraceServer | None = None
     stopped_as: Callable[[], StoppedAs] = lambda: "interrupted"
     tells_events: bool = False
+    waits_for_bus: bool = False
+    on_search: Callable[[], None] = lambda: None
 
 
 async def run_job(
@@ -78,7 +85,7 @@ async def run_job(
         fingerprint = engine_fingerprint()
         if broker is not None:
             await check_consumer_timeout(means.bus, requests_queue(fingerprint).name, broker)
-            trace = await stack.enter_async_context(offered(trace, broker))
+            trace = await stack.enter_async_context(offered(trace, broker, means.traces))
         before_planning = time()
         # A group waits for both, however this ends; `gather` would leave the planning process.
         async with asyncio.TaskGroup() as group:
@@ -126,6 +133,8 @@ async def run_job(
             stopped_as=means.stopped_as,
             telling=opened.telling,
             reuse=Reuse(means.cache, fingerprint, answers=means.use_cache),
+            waits_for_bus=means.waits_for_bus,
+            on_search=means.on_search,
         )
         if past.ended is not None:
             return await sweep.ended(past.ended)

@@ -123,6 +123,11 @@ class Search:
         return [candidate for branch in self.branches for candidate in branch.candidates]
 
     @property
+    def is_over(self) -> bool:
+        """Whether every branch has come to its end."""
+        return not self._running
+
+    @property
     def requested(self) -> list[str]:
         """Evaluations whose requests an earlier run has sent, and that may be under way still."""
         return [
@@ -151,13 +156,11 @@ class Search:
             if number % _FACTS_AT_ONCE == 0:
                 await asyncio.sleep(0)
             match fact:
-                case Planned() | Ended():
+                case Planned() | Stopped() | Ended():
                     pass  # Not about what is searched next.
                 case Started():
                     self._change_bus(last_bus, fact.bus)
                     last_bus = fact.bus
-                case Stopped():
-                    self._give_up_requests()
                 case _:
                     self._restore_branch(fact)
         self._change_bus(last_bus, self._bus)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol
 
@@ -15,8 +15,8 @@ from schemas.journal import Ended, Started, Stopped, SweepFact
 from schemas.messages import TraceLoad
 from schemas.results import CandidateRecord, RankedCandidate, SweepResult, SweepTimings
 from spica_async.branch_course import BranchCourse
-from spica_async.bus.port import Bus, BusError
-from spica_async.errors import SpicaError, first_cause
+from spica_async.bus.port import Bus, BusError, BusUnavailableError
+from spica_async.errors import BusAwayError, SpicaError, first_cause
 from spica_async.evaluations import Discarded, Earlier, Evaluations, Share
 from spica_async.fleet import FleetView
 from spica_async.garbage import not_collected
@@ -43,12 +43,16 @@ from spica_async.scoring import pareto_front, rank
 from spica_async.search import Observer, Search
 from spica_async.space.branch import BranchSpace
 from spica_async.telling import SweepTelling
+from spica_async.unbroken import unbroken
 
 StoppedAs = Literal["interrupted", "cancelled", "paused", "queued"]
 """What a sweep is that was told to stop; one that is queued goes on by itself."""
 
 _KEPT_RANKS: Final = 100
 """Of the ranking or the front, in the journal."""
+
+_LAST_SECONDS: Final = 5.0
+"""For the end of a run that is to end at once."""
 
 log = structlog.get_logger(__name__)
 
@@ -82,6 +86,8 @@ class Sweep:
         stopped_as: the status of a sweep that is told to stop.
         telling: tells others of it; none: nobody asks.
         reuse: answers what was measured before; none: nothing does.
+        waits_for_bus: whether it is queued again, and has not failed, when the bus is away.
+        on_search: called when a stop is heeded from then on.
     """
 
     sweep_id: str
@@ -101,6 +107,8 @@ class Sweep:
     stopped_as: Callable[[], StoppedAs] = lambda: "interrupted"
     telling: SweepTelling | None = None
     reuse: Reuse | None = None
+    waits_for_bus: bool = False
+    on_search: Callable[[], None] = lambda: None
 
     async def ended(self, end: Ended) -> SweepResult:
         """The result of a sweep that has ended, written once more.
@@ -110,7 +118,7 @@ class Sweep:
         """
         search = await self.restored()
         result = end.result.model_copy(update={"ranking": self._ranking(search)})
-        self.folder.write_result(result, pareto=self._is_pareto)
+        self.folder.write_result(result, pareto=self.is_pareto)
         return result
 
     async def restored(self) -> Search:
@@ -139,6 +147,7 @@ class Sweep:
             spent_seconds: that the sweep has run for until now, the planning included.
 
         Raises:
+            BusAwayError: if the bus was away for longer than it is patient.
             SpicaError: if the bus or the journal failed, or the results cannot be written.
         """
         try:
@@ -147,9 +156,8 @@ class Sweep:
             failure = first_cause(failures)
         if isinstance(failure, SpicaError):
             raise failure
-        raise SpicaError(
-            f"{failure}; what was found, if anything, is in {self.folder.path}"
-        ) from failure
+        kind = BusAwayError if isinstance(failure, BusUnavailableError) else SpicaError
+        raise kind(f"{failure}; what was found, if anything, is in {self.folder.path}") from failure
 
     async def _run(self, bus: Bus, stop: asyncio.Event, spent_seconds: float) -> SweepResult:
         time = asyncio.get_running_loop().time
@@ -162,6 +170,27 @@ class Sweep:
         recorder.display = self.display
         search = await self._search(recorder, elapsed)
         recorder.is_restoring = False
+        self.folder.show_candidates()
+        for branch in search.branches:
+            recorder.progressed(branch)
+        run = self.past.runs + 1
+        started = Started(at=elapsed(), run=run, owner=self.owner, bus=self.bus_name)
+        await self.log.record(started, lambda: None, status="running")
+        return await _Run(self, search, stop, elapsed).conduct(
+            Evaluations.open(
+                bus,
+                coordinator=self.sweep_id,
+                fingerprint=self.fingerprint,
+                parallel=self.plan.config.sweep.parallel_evals,
+                versions=self.versions,
+                on_fleet=self._on_fleet(search, recorder),
+                earlier=Earlier(run, search.requested, search.measured),
+                share=self.share,
+            )
+        )
+
+    def _on_fleet(self, search: Search, recorder: _Recorder) -> Callable[[FleetView], None]:
+        """What hears of the workers; the search keeps in flight what suits them and our share."""
         slots = 0
 
         def suit() -> None:
@@ -175,47 +204,7 @@ class Sweep:
 
         if self.share is not None:
             self.share.on_change = suit
-        self.folder.show_candidates()
-        for branch in search.branches:
-            recorder.progressed(branch)
-        run = self.past.runs + 1
-        started = Started(at=elapsed(), run=run, owner=self.owner, bus=self.bus_name)
-        await self.log.record(started, lambda: None, status="running")
-        async with Evaluations.open(
-            bus,
-            coordinator=self.sweep_id,
-            fingerprint=self.fingerprint,
-            parallel=self.plan.config.sweep.parallel_evals,
-            versions=self.versions,
-            on_fleet=on_fleet,
-            earlier=Earlier(run, search.requested, search.measured),
-            share=self.share,
-        ) as evaluations:
-            # Unless it is written that we have left, whoever goes on with the sweep takes over what
-            # is under way, or has done so already.
-            evaluations.says_goodbye = False
-            ending = _Ending()
-            try:
-                limit = self.plan.config.sweep.max_seconds
-                left = None if limit is None else max(0.0, limit - elapsed())
-                ending.cut_short = await self._run_until(stop, left, search, evaluations)
-            except Exception as error:
-                ending.failure = str(first_cause(error))
-                raise
-            finally:
-                if ending.cut_short == "interrupted" and not stop.is_set():
-                    ending.failure = ending.failure or "it broke off"
-                result = self._result(
-                    search,
-                    cut_short=ending.cut_short,
-                    evaluations=evaluations,
-                    search_seconds=self.past.search_seconds + time() - began,
-                    total_seconds=elapsed(),
-                )
-                await self._log_end(result, ending, elapsed())
-                evaluations.says_goodbye = True
-                self.folder.write_result(result, pareto=self._is_pareto)
-        return result
+        return on_fleet
 
     async def _search(self, recorder: _Recorder, elapsed: Callable[[], float]) -> Search:
         """The search as earlier runs have left it."""
@@ -239,68 +228,14 @@ class Sweep:
                 self.telling.fact(fact)
             yield fact
 
-    async def _log_end(self, result: SweepResult, ending: _Ending, at: float) -> None:
-        """Write down that the sweep has ended, or that this run of it has."""
-        kept = result.model_copy(update={"ranking": result.ranking[:_KEPT_RANKS]})
-        if ending.failure is None and result.status != "interrupted":
-            await self.log.record(Ended(at=at, result=kept), lambda: None, status=result.status)
-            return
-        failed = ending.failure is not None
-        status = "failed" if failed else self.stopped_as()
-        stopped = Stopped(
-            at=at,
-            reason=ending.failure or result.reason,
-            failed=failed,
-            cancelled=status == "cancelled",
-            queued=status == "queued",
-            result=kept,
-        )
-        await self.log.record(stopped, lambda: None, status=status)
-
-    async def _run_until(
-        self,
-        stop: asyncio.Event,
-        seconds: float | None,
-        search: Search,
-        evaluations: Evaluations,
-    ) -> CutShort | None:
-        """Run the search; end it once `stop` is set or so many seconds are up.
-
-        Returns:
-            What left some of it undone, if anything did.
-        """
-        async with asyncio.TaskGroup() as group:
-            searching = group.create_task(search.run(self._open_proposer, evaluations))
-            stopping = group.create_task(stop.wait())
-            ended, _ = await asyncio.wait(
-                {searching, stopping}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED
-            )
-            if not searching.done() and self.grace_seconds > 0:
-                await self._wind_down(search, evaluations)
-            searching.cancel()
-            stopping.cancel()
-        if all(branch.state.finished for branch in search.branches):
-            return None
-        return "interrupted" if ended else "time_limit"
-
-    async def _wind_down(self, search: Search, evaluations: Evaluations) -> None:
-        try:
-            async with asyncio.timeout(self.grace_seconds):
-                evaluating = search.stop()
-                await evaluations.cancel(self.grace_seconds)
-                if evaluating:
-                    await asyncio.wait(evaluating)
-        except TimeoutError:
-            log.info("coordinator.grace_ended", seconds=self.grace_seconds)
-        except BusError as error:
-            log.warning("coordinator.cancelled_unheard", error=str(error))
-
     @property
-    def _is_pareto(self) -> bool:
+    def is_pareto(self) -> bool:
+        """Whether there is a front in place of a ranking."""
         return self.plan.config.goal.target is OptimizationTarget.PARETO
 
     @asynccontextmanager
-    async def _open_proposer(self, space: BranchSpace) -> AsyncIterator[Proposer]:
+    async def open_proposer(self, space: BranchSpace) -> AsyncIterator[Proposer]:
+        """The source of a branch's proposals, while the context is open."""
         config = self.plan.config
         if enumerable_points(config, space) is not None:
             yield EnumeratedProposer(space, seed=config.sweep.random_seed)
@@ -328,18 +263,27 @@ class Sweep:
     def _ranking(self, search: Search) -> list[RankedCandidate]:
         found = search.candidates
         objectives = self.plan.config.goal.objectives
-        ordered = pareto_front(found, objectives) if self._is_pareto else rank(found)
+        ordered = pareto_front(found, objectives) if self.is_pareto else rank(found)
         return [ranked(candidate) for candidate in ordered]
 
-    def _result(
+    def result(
         self,
         search: Search,
         *,
         cut_short: CutShort | None,
-        evaluations: Evaluations,
+        evaluations: Evaluations | None,
         search_seconds: float,
         total_seconds: float,
     ) -> SweepResult:
+        """What a run has come to.
+
+        Args:
+            search: as it is left.
+            cut_short: what has left some of it undone, if anything has.
+            evaluations: of the run, if it came to any.
+            search_seconds: that were spent on searching, by earlier runs as well.
+            total_seconds: that the sweep has run for.
+        """
         goal = self.plan.config.goal
         branches = [branch_result(branch, cut_short) for branch in search.branches]
         status = sweep_status(
@@ -361,8 +305,8 @@ class Sweep:
             ranking=self._ranking(search),
             tally=tally.model_copy(
                 update={
-                    "late_results": evaluations.discarded[Discarded.LATE],
-                    "resent_requests": evaluations.resent,
+                    "late_results": evaluations.discarded[Discarded.LATE] if evaluations else 0,
+                    "resent_requests": evaluations.resent if evaluations else 0,
                 }
             ),
             timings=SweepTimings(
@@ -382,17 +326,131 @@ class Sweep:
         )
 
 
-@dataclass(slots=True)
-class _Ending:
-    """How a run ends.
+class _Run:
+    """One run of a sweep, from its first evaluation to the writing down of its end.
 
-    Attributes:
-        cut_short: what left some of the search undone, if anything did.
-        failure: what went wrong, if something did.
+    Args:
+        sweep: whose it is.
+        search: as earlier runs have left it.
+        stop: ends it.
+        elapsed: the seconds that the sweep has run for.
     """
 
-    cut_short: CutShort | None = "interrupted"
-    failure: str | None = None
+    def __init__(
+        self, sweep: Sweep, search: Search, stop: asyncio.Event, elapsed: Callable[[], float]
+    ) -> None:
+        self._sweep = sweep
+        self._search = search
+        self._stop = stop
+        self._elapsed = elapsed
+        self._began = elapsed()
+        self._evaluations: Evaluations | None = None
+        self._is_ending = False
+
+    async def conduct(self, opening: AbstractAsyncContextManager[Evaluations]) -> SweepResult:
+        """Search until it ends or is told to; however that is, it is written down."""
+        try:
+            async with opening as evaluations:
+                self._evaluations = evaluations
+                # Unless it is written that we have left, whoever goes on with the sweep takes over
+                # what is under way, or has done so already.
+                evaluations.says_goodbye = False
+                self._sweep.on_search()
+                try:
+                    cut_short = await self._search_on(evaluations)
+                except asyncio.CancelledError:
+                    if self._stop.is_set():
+                        await self._end_at_once()
+                    raise
+                return await unbroken(self._end(cut_short), patience_seconds=_LAST_SECONDS)
+        except asyncio.CancelledError as error:
+            if not self._is_ending:
+                await self._end_at_once(None if self._stop.is_set() else error)
+            raise
+        except Exception as error:
+            # Only out here it shows what has broken off the search.
+            if not self._is_ending:
+                await self._end("interrupted", first_cause(error))
+            raise
+
+    async def _end_at_once(self, failure: BaseException | None = None) -> None:
+        """End as far as that goes without waiting for long."""
+        try:
+            async with asyncio.timeout(_LAST_SECONDS):
+                await self._end("interrupted", failure)
+        except TimeoutError:
+            log.warning("sweep.end_unwritten", seconds=_LAST_SECONDS)
+
+    async def _end(self, cut_short: CutShort, failure: BaseException | None = None) -> SweepResult:
+        self._is_ending = True
+        # What was measured while the journal was busy counts, too.
+        await self._sweep.log.settled()
+        result = self._sweep.result(
+            self._search,
+            cut_short=None if self._search.is_over else cut_short,
+            evaluations=self._evaluations,
+            search_seconds=self._sweep.past.search_seconds + self._elapsed() - self._began,
+            total_seconds=self._elapsed(),
+        )
+        await self._log_end(result, failure, self._elapsed())
+        if self._evaluations is not None:
+            self._evaluations.says_goodbye = failure is None
+        self._sweep.folder.write_result(result, pareto=self._sweep.is_pareto)
+        return result
+
+    async def _log_end(self, result: SweepResult, failure: BaseException | None, at: float) -> None:
+        """Write down that the sweep has ended, or that this run of it has."""
+        kept = result.model_copy(update={"ranking": result.ranking[:_KEPT_RANKS]})
+        if failure is None and result.status != "interrupted":
+            await self._sweep.log.record(
+                Ended(at=at, result=kept), lambda: None, status=result.status
+            )
+            return
+        waits = self._sweep.waits_for_bus and isinstance(failure, BusUnavailableError)
+        failed = failure is not None and not waits
+        status = "queued" if waits else "failed" if failed else self._sweep.stopped_as()
+        why = result.reason if failure is None else str(failure) or "it broke off"
+        stopped = Stopped(
+            at=at,
+            reason=why,
+            failed=failed,
+            cancelled=status == "cancelled",
+            queued=status == "queued",
+            result=kept,
+        )
+        await self._sweep.log.record(stopped, lambda: None, status=status)
+
+    async def _search_on(self, evaluations: Evaluations) -> CutShort:
+        """Run the search; end it once it is told to stop, or its time is up.
+
+        Returns:
+            What has left some of it undone, unless all is done by then.
+        """
+        limit = self._sweep.plan.config.sweep.max_seconds
+        left = None if limit is None else max(0.0, limit - self._elapsed())
+        async with asyncio.TaskGroup() as group:
+            searching = group.create_task(self._search.run(self._sweep.open_proposer, evaluations))
+            stopping = group.create_task(self._stop.wait())
+            ended, _ = await asyncio.wait(
+                {searching, stopping}, timeout=left, return_when=asyncio.FIRST_COMPLETED
+            )
+            if not searching.done() and self._sweep.grace_seconds > 0:
+                await self._wind_down(evaluations)
+            searching.cancel()
+            stopping.cancel()
+        return "interrupted" if ended else "time_limit"
+
+    async def _wind_down(self, evaluations: Evaluations) -> None:
+        try:
+            async with asyncio.timeout(self._sweep.grace_seconds):
+                evaluating = self._search.stop()
+                await evaluations.cancel(self._sweep.grace_seconds)
+                if evaluating:
+                    await asyncio.wait(evaluating)
+        except TimeoutError:
+            log.info("coordinator.grace_ended", seconds=self._sweep.grace_seconds)
+        except BusError as error:
+            log.warning("coordinator.cancelled_unheard", error=str(error))
 
 
 class _Recorder:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from schemas.config import SmartSearchConfig
 from schemas.journal import Ended, Started, Stopped, SweepFact
@@ -68,6 +68,8 @@ class SweepTelling:
         self._number = 1
         self._stored = max(stored, 1)
         self._pending: list[str] = []
+        # What there was to tell since the latest fact.
+        self._recent: list[Lifecycle] = []
         self.on_news = news
 
     @property
@@ -77,7 +79,12 @@ class SweepTelling:
 
     def fact(self, fact: SweepFact) -> None:
         """Tell of a fact."""
+        late: Sequence[Lifecycle] = ()
+        if isinstance(fact, Stopped) and fact.event is not None:
+            late = self._taken_back(fact.event)
+        self._recent.clear()
         self._tell(self._lifecycle.fact(fact))
+        self._tell(late)
         match fact:
             case Started():
                 self._reason = None
@@ -109,8 +116,22 @@ class SweepTelling:
         """What was taken last is in the journal."""
         self.on_news()
 
+    def _taken_back(self, number: int) -> Sequence[Lifecycle]:
+        """What was yet to be written when somebody else wrote an event of that number.
+
+        A coordinator that dies behind a suggestion leaves what that has come to untold; so it is
+        told behind that event by whoever goes on, and by all who go on after that.
+        """
+        count = min(max(0, self._number + 1 - number), len(self._recent))
+        late = self._recent[len(self._recent) - count :]
+        unwritten = min(count, max(0, self._number - self._stored))
+        del self._pending[len(self._pending) - unwritten :]
+        self._number -= count
+        return late
+
     def _tell(self, told: Iterable[Lifecycle]) -> None:
         for data in told:
+            self._recent.append(data)
             self._number += 1
             if self._number > self._stored:
                 event = SweepEvent.of(self._sweep_id, self._number, data)

@@ -322,6 +322,20 @@ def pause(
     _order("pause", sweep, daemon, token_file, as_json=json)
 
 
+@app.command()
+def remove(
+    sweep: SweepId,
+    *,
+    daemon: options.Daemon = None,
+    token_file: options.TokenFile = None,
+) -> None:
+    """Have a tuning daemon forget a sweep that has ended or rests; its folder stays."""
+    from spica_async.cli.daemon_client import remove_command  # noqa: PLC0415  # `--help` stays light
+    from spica_async.daemon_client import DaemonAddress  # noqa: PLC0415  # as above
+
+    remove_command(sweep, DaemonAddress.read(daemon, token_file))
+
+
 def _order(
     verb: Literal["cancel", "pause", "resume"],
     sweep: str,

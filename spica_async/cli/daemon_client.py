@@ -1,4 +1,4 @@
-"""`spica-async submit | list | show | watch | cancel | pause`: a daemon's sweeps from a shell."""
+"""`spica-async submit | list | show | watch | cancel | remove`: a daemon's sweeps from a shell."""
 
 from __future__ import annotations
 
@@ -127,6 +127,18 @@ def order_command(verb: Verb, sweep_id: str, address: DaemonAddress, *, as_json:
     with DaemonClient(address) as client:
         sweep = client.order(verb, sweep_id)
     typer.echo(sweep.model_dump_json(indent=2) if as_json else f"{sweep.sweep_id} is {sweep.state}")
+
+
+def remove_command(sweep_id: str, address: DaemonAddress) -> None:
+    """Have a daemon forget a sweep; its folder stays.
+
+    Raises:
+        InputError: there is no such sweep, or it is in no state for that.
+        SpicaError: the daemon does not answer.
+    """
+    with DaemonClient(address) as client:
+        client.remove(sweep_id)
+    typer.echo(f"{sweep_id} is removed; its results are where they were")
 
 
 def _watch(client: DaemonClient, sweep_id: str, *, as_json: bool) -> int:

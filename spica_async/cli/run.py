@@ -26,7 +26,7 @@ from spica_async.display import Display, ProgressConsole, showing
 from spica_async.errors import InputError, first_cause
 from spica_async.inputs import Inputs, inputs_of, read_inputs
 from spica_async.interrupts import Interrupts
-from spica_async.jobs import Job, NewJob, ResumedJob
+from spica_async.jobs import Job, NewJob, ResumedJob, check_root
 from spica_async.journal import SweepRow, SweepUnknownError
 from spica_async.journal.opening import JournalOptions, config_of, opened
 from spica_async.local_worker import local_worker
@@ -91,6 +91,7 @@ def read_run_options(
     Raises:
         InputError: something is wrong with an option.
     """
+    check_root(output)
     if grace_seconds is None:
         grace_seconds = DEFAULT_GRACE_SECONDS if broker else 0.0
     kept = JournalOptions.read(journal, output)
@@ -219,6 +220,8 @@ async def _run(job: Job, options: RunOptions, slots: int, display: Display) -> S
                 worker = _worker(options, slots, plan, folder)
                 workers_bus = await stack.enter_async_context(_workers_bus(options.broker, bus))
                 await stack.enter_async_context(local_worker(workers_bus, worker))
+
+        def on_search() -> None:
             interrupts.can_stop = True
 
         cache = await stack.enter_async_context(opened_cache(cache_place(options.journal.where)))
@@ -230,6 +233,7 @@ async def _run(job: Job, options: RunOptions, slots: int, display: Display) -> S
             cache=cache,
             use_cache=options.use_cache,
             tells_events=options.broker is not None,
+            on_search=on_search,
         )
         return await run_job(job, means, interrupts.stop, before_search=before_search)
 

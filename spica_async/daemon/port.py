@@ -43,7 +43,7 @@ class Control(Protocol):
             token: names the submission, so that one that comes again makes no other sweep.
 
         Raises:
-            InputError: it can never be run, e.g. for its trace.
+            InputError: it can never be run, e.g. for its trace; or the token names another one.
             QueueFullError: see there.
         """
 
@@ -64,6 +64,12 @@ class Control(Protocol):
 
     async def resume(self, sweep_id: str) -> SweepSummary:
         """Queue it again, if it rests, has failed or was interrupted.
+
+        Raises UnknownSweepError, WrongStateError.
+        """
+
+    async def remove(self, sweep_id: str) -> None:
+        """Forget a sweep that has ended or rests, with its events, told or not; its folder stays.
 
         Raises UnknownSweepError, WrongStateError.
         """

@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import structlog
 
-from spica_async.broker import BrokerOptions, connected
+from spica_async.broker import BrokerOptions, connected, trace_server
 from spica_async.bus.memory import MemoryBus
 from spica_async.bus.port import Bus, BusError
+from spica_async.bus.rabbitmq.state import BusState, OnState
 from spica_async.bus.topology import declare, requests_queue
 from spica_async.daemon.commands import Commands
 from spica_async.daemon.http.app import make_app
@@ -31,6 +31,7 @@ from spica_async.local_worker import local_worker
 from spica_async.outbox import Outbox
 from spica_async.result_cache import cache_place
 from spica_async.result_cache import opened as opened_cache
+from spica_async.traces.serve import TraceServer
 from workers.program import WorkerOptions
 from workers.settings import ChildSettings
 from workers.supervisor import default_name
@@ -102,44 +103,74 @@ async def _run(options: DaemonOptions, interrupts: Interrupts, say: Say) -> None
     interrupts.listen(signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
     async with AsyncExitStack() as stack:
         journal = await stack.enter_async_context(opened(options.journal))
-        bus = await stack.enter_async_context(_bus(options.broker))
+        states = _States()
+        bus = await stack.enter_async_context(_bus(options.broker, states))
+        # Before the slots, so that what is wrong with its address shows at once.
+        traces = await stack.enter_async_context(_traces(options.broker))
         await declare(bus, requests_queue(engine_fingerprint()))
         if options.slots:
             say(f"starting {options.slots} replay slots")
             await stack.enter_async_context(_worker(options, bus))
         place = cache_place(options.journal.where)
         cache = await stack.enter_async_context(opened_cache(place))
-        manager = SweepManager(journal, bus, cache, _settings(options))
-        await _serve(options, manager, _helpers(options, manager, journal, bus), interrupts, say)
+        manager = SweepManager(journal, bus, cache, _settings(options, traces))
+        states.pass_on(manager.runner.on_bus)
+        await _serve(options, manager, _Helpers.of(options, manager, journal, bus), interrupts, say)
 
 
-def _settings(options: DaemonOptions) -> ManagerSettings:
+def _settings(options: DaemonOptions, traces: TraceServer | None) -> ManagerSettings:
     return ManagerSettings(
         output=options.output.absolute(),
         parallel_sweeps=options.parallel_sweeps,
         max_queued=options.max_queued,
         grace_seconds=options.grace_seconds,
         broker=options.broker,
+        traces=traces,
         slots=max(1, options.slots),
     )
 
 
-def _helpers(
-    options: DaemonOptions, manager: SweepManager, journal: Journal, bus: Bus
-) -> list[Callable[[], Coroutine[Any, Any, None]]]:
+class _States:
+    """How the bus stands with its broker, for a manager that is yet to be made."""
+
+    def __init__(self) -> None:
+        self._last: tuple[BusState, str] | None = None
+        self._on_state: OnState | None = None
+
+    def __call__(self, state: BusState, why: str) -> None:
+        self._last = state, why
+        if self._on_state is not None:
+            self._on_state(state, why)
+
+    def pass_on(self, on_state: OnState) -> None:
+        """Tell of the latest state, and of all that come."""
+        self._on_state = on_state
+        if self._last is not None:
+            on_state(*self._last)
+
+
+@dataclass(frozen=True, slots=True)
+class _Helpers:
     """What a broker makes possible: others are told of sweeps, and tell what to do."""
-    if options.broker is None:
-        return []
-    outbox = Outbox(journal, bus, manager.runs)
-    manager.on_news = outbox.wake
-    commands = Commands(bus, manager, f"spica/daemon/{socket.gethostname()}")
-    return [outbox.run, commands.run]
+
+    outbox: Outbox
+    commands: Commands
+
+    @classmethod
+    def of(
+        cls, options: DaemonOptions, manager: SweepManager, journal: Journal, bus: Bus
+    ) -> _Helpers | None:
+        if options.broker is None:
+            return None
+        outbox = Outbox(journal, bus, manager.runs)
+        manager.on_news = outbox.wake
+        return cls(outbox, Commands(bus, manager, f"spica/daemon/{socket.gethostname()}"))
 
 
 async def _serve(
     options: DaemonOptions,
     manager: SweepManager,
-    helpers: list[Callable[[], Coroutine[Any, Any, None]]],
+    helpers: _Helpers | None,
     interrupts: Interrupts,
     say: Say,
 ) -> None:
@@ -147,23 +178,43 @@ async def _serve(
     async with serve(make_app(manager, options.http), options.http, stop) as url:
         say(f"serving at {url}, with the journal {options.journal.name}")
         async with asyncio.TaskGroup() as group:
-            helping = [group.create_task(helper()) for helper in helpers]
+            helping: list[asyncio.Task[None]] = []
+            if helpers is not None:
+                helping = [
+                    group.create_task(helpers.outbox.run()),
+                    group.create_task(helpers.commands.run()),
+                ]
             interrupts.can_stop = True
             await manager.run(stop)
             say("all sweeps are at rest")
             for helper in helping:
                 helper.cancel()
+        if helpers is not None:
+            await helpers.outbox.publish_last()
 
 
 @asynccontextmanager
-async def _bus(broker: BrokerOptions | None) -> AsyncIterator[Bus]:
+async def _bus(broker: BrokerOptions | None, on_state: OnState) -> AsyncIterator[Bus]:
     if broker is None:
         yield MemoryBus()
         return
     async with connected(
-        broker.address, role="daemon", private_queues=f"spica.results.{default_name()}"
+        broker.address,
+        role="daemon",
+        private_queues=f"spica.results.{default_name()}",
+        on_state=on_state,
     ) as bus:
         yield bus
+
+
+@asynccontextmanager
+async def _traces(broker: BrokerOptions | None) -> AsyncIterator[TraceServer | None]:
+    """One server for all sweeps: where its port is given, each of them could not have it."""
+    if broker is None:
+        yield None
+        return
+    async with trace_server(broker) as server:
+        yield server
 
 
 def _logs(options: DaemonOptions) -> Path:

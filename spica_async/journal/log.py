@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final, Protocol, Self, TypeVar
 
 import structlog
@@ -17,7 +17,7 @@ from tenacity import (
     wait_exponential,
 )
 
-from schemas.journal import Ended, Stopped, Suggested, SweepFact
+from schemas.journal import Suggested, SweepFact
 from schemas.results import CandidateRecord
 from spica_async.journal.port import (
     Fact,
@@ -38,6 +38,7 @@ PATIENCE_SECONDS: Final = 600.0
 """How long a database may be away before the sweep is given up; nothing is lost then either."""
 
 _LONGEST_PAUSE_SECONDS: Final = 5.0
+_LAST_SECONDS: Final = 5.0
 _WRITTEN_WITHIN_SECONDS: Final = 0.05
 _RENEWALS_PER_LEASE: Final = 3
 
@@ -71,6 +72,13 @@ class FactLog(Protocol):
 
         Raises:
             JournalError: it cannot be written. Then it is not applied.
+        """
+
+    async def settled(self) -> None:
+        """Wait until all that was recorded or noted so far is written and applied.
+
+        Raises:
+            JournalError: it cannot be written.
         """
 
     def note(self, fact: SweepFact) -> None:
@@ -118,15 +126,18 @@ class NoLog:
         """Apply a fact at once."""
         return apply()
 
+    async def settled(self) -> None:
+        """Nothing is ever under way."""
+
     def note(self, fact: SweepFact) -> None:
         """Forget it."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A fact to be written; `applied` is None where it has had its effect already."""
+    """A fact to be written, or none; `applied` is None where it has had its effect already."""
 
-    fact: SweepFact
+    fact: SweepFact | None
     status: str | None = None
     verdict: Callable[[], CandidateRecord] | None = None
     apply: Callable[[], Any] = lambda: None
@@ -197,13 +208,19 @@ class SweepLog:
             async with asyncio.TaskGroup() as group:
                 writing = group.create_task(opened._write_all())
                 renewing = group.create_task(opened._renew())
+                patience = None
                 try:
                     yield opened
+                except asyncio.CancelledError:
+                    # Who is told to end at once does not wait for a database that is away.
+                    patience = _LAST_SECONDS
+                    raise
                 finally:
                     opened._closed = True
                     # What was handed over is written, even where nobody waits for it any more.
                     opened._entries.put_nowait(None)
-                    await asyncio.wait({writing})
+                    await asyncio.wait({writing}, timeout=patience)
+                    writing.cancel()
                     renewing.cancel()
         finally:
             await opened._give_back()
@@ -217,18 +234,25 @@ class SweepLog:
         verdict: Callable[[], CandidateRecord] | None = None,
     ) -> ResultT:
         """See `FactLog.record`."""
-        if self._closed:
-            raise JournalUnavailableError(f"sweep {self._sweep_id} is not written any more")
         applied: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._entries.put_nowait(_Entry(fact, status, verdict, apply, applied))
+        self._put(_Entry(fact, status, verdict, apply, applied))
         result: ResultT = await applied
         return result
 
+    async def settled(self) -> None:
+        """See `FactLog.settled`."""
+        applied: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._put(_Entry(None, applied=applied))
+        await applied
+
     def note(self, fact: SweepFact) -> None:
         """See `FactLog.note`."""
+        self._put(_Entry(fact))
+
+    def _put(self, entry: _Entry) -> None:
         if self._closed:
             raise JournalUnavailableError(f"sweep {self._sweep_id} is not written any more")
-        self._entries.put_nowait(_Entry(fact))
+        self._entries.put_nowait(entry)
 
     async def _write_all(self) -> None:
         try:
@@ -278,18 +302,19 @@ class SweepLog:
         return taken
 
     async def _write(self, entries: Sequence[_Entry]) -> None:
-        facts = [Fact(entry.fact.kind, entry.fact.model_dump_json()) for entry in entries]
+        facts: list[Fact] = []
         statuses = [entry.status for entry in entries if entry.status is not None]
         for entry in entries:
+            if entry.fact is None:
+                continue
+            facts.append(Fact(entry.fact.kind, entry.fact.model_dump_json()))
             # With the fact itself, for nobody may come back to tell of it.
             self._telling.fact(entry.fact)
             if entry.verdict is not None:
                 self._telling.evaluated(entry.verdict())
-        news = self._telling.take(statuses[-1] if statuses else None)
-        if any(isinstance(entry.fact, Ended | Stopped) for entry in entries):
-            news = replace(news, granted=True)
-        await self._append(facts, news)
-        self._telling.written()
+        if facts or self._telling.pending:
+            await self._append(facts, self._telling.take(statuses[-1] if statuses else None))
+            self._telling.written()
         for entry in entries:
             _apply(entry)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from spica_async.errors import SpicaError
 
@@ -92,6 +92,7 @@ class NewSweep:
         use_cache: Whether what was measured before need not be measured again.
         summary: What a list shows of it, as JSON.
         events: What others are to be told first, each as JSON.
+        token: Names its submission, which may come again; None if nobody has named it.
     """
 
     sweep_id: str
@@ -102,6 +103,7 @@ class NewSweep:
     use_cache: bool = True
     summary: str = "{}"
     events: Sequence[str] = ()
+    token: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +197,8 @@ class News:
         events_after: The number of the latest event so far.
         managed: Whether daemons may run it by themselves from now on; None leaves it as it is.
             If nobody was told of it before that, what there was to tell is taken for told.
-        granted: Whether what somebody wished is done with.
+        granted: Whether all that somebody wished is done with, and not only what the status grants:
+            see `granted_by`.
     """
 
     status: str | None = None
@@ -204,6 +207,24 @@ class News:
     events_after: int = 0
     managed: bool | None = None
     granted: bool = False
+
+
+WISHES: Final = ("pause", "cancel")
+"""What can be asked of whoever runs a sweep."""
+
+
+def granted_by(status: str) -> Sequence[str]:
+    """The wishes that are done with once a sweep has come to a status.
+
+    To rest is no answer to who wanted it cancelled.
+    """
+    match status:
+        case "queued" | "running":
+            return ()
+        case "paused" | "interrupted" | "failed":
+            return ("pause",)
+        case _:
+            return WISHES
 
 
 class Journal(Protocol):
@@ -221,8 +242,11 @@ class Journal(Protocol):
         """Take in a sweep: `running` and held by the lease's owner, else `queued` and nobody's.
 
         Raises:
-            SweepExistsError: if there is one of that name.
+            SweepExistsError: if there is one of that name, or of that token.
         """
+
+    async def submitted_as(self, token: str) -> str | None:
+        """The name of the sweep whose submission was named so; None if there is none."""
 
     async def sweep(self, sweep_id: str) -> SweepRow:
         """One sweep.
@@ -231,10 +255,16 @@ class Journal(Protocol):
             SweepUnknownError: if there is none of that name.
         """
 
-    async def sweeps(self, statuses: Collection[str] | None = None) -> list[SweepRow]:
+    async def sweeps(
+        self, statuses: Collection[str] | None = None, *, wished: bool = False
+    ) -> list[SweepRow]:
         """All sweeps, or those of some statuses, the latest submitted first.
 
         Their configurations are left out: `sweep` has them.
+
+        Args:
+            statuses: Which; None: all.
+            wished: Those of which something is asked are among them, too.
         """
 
     async def event_counts(self) -> dict[str, int]:
@@ -259,11 +289,22 @@ class Journal(Protocol):
     async def give_back(self, sweep_id: str, owner: str) -> None:
         """Stop running a sweep; nothing happens if somebody else runs it by now."""
 
-    async def wish(self, sweep_id: str, wish: str | None) -> None:
-        """Ask something of whoever runs a sweep, or take back what was asked.
+    async def wish(self, sweep_id: str, wish: str) -> bool:
+        """Ask something of whoever runs a sweep; who wanted it cancelled is not asked to pause it.
+
+        Returns:
+            Whether it is queued or running. Of others nothing is asked.
 
         Raises:
             SweepUnknownError: if there is none of that name.
+        """
+
+    async def remove(self, sweep_id: str) -> None:
+        """Forget a sweep that nobody runs, with all its facts and events, told or not.
+
+        Raises:
+            SweepUnknownError: if there is none of that name.
+            SweepTakenError: if somebody runs it.
         """
 
     async def append(
@@ -311,3 +352,13 @@ class Journal(Protocol):
 
     async def published(self, sweep_id: str, number: int) -> None:
         """Others have been told of all events up to this number."""
+
+    async def begin_telling(self, sweep_id: str, lease: Lease) -> bool:
+        """Be the one who tells others of a sweep, if nobody else is; whoever runs it need not ask.
+
+        Returns:
+            Whether we are. False, too, for a sweep that is unknown.
+        """
+
+    async def end_telling(self, sweep_id: str, owner: str) -> None:
+        """Let others tell of a sweep; nothing happens if somebody else does by now."""

@@ -10,11 +10,24 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from sqlalchemy import Connection, case, func, insert, literal, null, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    case,
+    delete,
+    false,
+    func,
+    insert,
+    literal,
+    null,
+    select,
+    update,
+)
 from sqlalchemy.exc import IntegrityError
 
 from spica_async.journal.database import Database
 from spica_async.journal.port import (
+    WISHES,
     Fact,
     JournalConflictError,
     JournalDamagedError,
@@ -28,6 +41,7 @@ from spica_async.journal.port import (
     SweepRow,
     SweepTakenError,
     SweepUnknownError,
+    granted_by,
 )
 from spica_async.journal.set_up import database_at, set_up
 from spica_async.journal.tables import (
@@ -43,6 +57,7 @@ BUSY_SECONDS: Final = 10.0
 """How long others may hold what a verb needs."""
 
 _PAGE: Final = 1000
+_ABSURD_SECONDS: Final = 3600.0
 
 
 class SqlJournal:
@@ -97,6 +112,7 @@ class SqlJournal:
                 summary=sweep.summary,
                 events=len(sweep.events),
                 published=0,
+                token=sweep.token,
             )
             try:
                 connection.execute(row)
@@ -106,18 +122,31 @@ class SqlJournal:
 
         await self._do.write(work)
 
+    async def submitted_as(self, token: str) -> str | None:
+        """See `Journal.submitted_as`."""
+
+        def work(connection: Connection) -> str | None:
+            table = sweeps_table.c
+            found = connection.execute(select(table.sweep_id).where(table.token == token))
+            return found.scalar_one_or_none()
+
+        return await self._do.read(work)
+
     async def sweep(self, sweep_id: str) -> SweepRow:
         """See `Journal.sweep`."""
         return await self._do.read(lambda connection: self._sweep(connection, sweep_id))
 
-    async def sweeps(self, statuses: Collection[str] | None = None) -> list[SweepRow]:
+    async def sweeps(
+        self, statuses: Collection[str] | None = None, *, wished: bool = False
+    ) -> list[SweepRow]:
         """See `Journal.sweeps`."""
 
         def work(connection: Connection) -> list[SweepRow]:
             table = sweeps_table.c
             wanted = self._rows(literal("")).order_by(table.submitted_at.desc(), table.sweep_id)
             if statuses is not None:
-                wanted = wanted.where(table.status.in_(statuses))
+                asked = table.wish.is_not(None) if wished else false()
+                wanted = wanted.where(table.status.in_(statuses) | asked)
             found = connection.execute(wanted)
             return [_sweep_row(row) for row in found]
 
@@ -139,14 +168,10 @@ class SqlJournal:
         def work(connection: Connection) -> int:
             table = sweeps_table.c
             now = self._database.now()
-            is_free = (
-                table.owner.is_(None)
-                | table.owner.in_([lease.owner, instead_of or lease.owner])
-                | (table.lease_until <= now)
-            )
+            is_ours = table.owner.in_([lease.owner, instead_of or lease.owner])
             taken = connection.execute(
                 update(sweeps_table)
-                .where(table.sweep_id == sweep_id, is_free)
+                .where(table.sweep_id == sweep_id, self._is_free() | is_ours)
                 .values(owner=lease.owner, lease_until=now + lease.seconds)
                 .returning(table.last)
             )
@@ -171,15 +196,39 @@ class SqlJournal:
 
         await self._do.write(work)
 
-    async def wish(self, sweep_id: str, wish: str | None) -> None:
+    async def wish(self, sweep_id: str, wish: str) -> bool:
         """See `Journal.wish`."""
 
-        def work(connection: Connection) -> None:
-            changed = connection.execute(
-                update(sweeps_table).where(sweeps_table.c.sweep_id == sweep_id).values(wish=wish)
+        def work(connection: Connection) -> bool:
+            table = sweeps_table.c
+            is_cancelled = table.wish == "cancel"
+            asked = connection.execute(
+                update(sweeps_table)
+                .where(table.sweep_id == sweep_id, table.status.in_(["queued", "running"]))
+                .values(wish=case((is_cancelled, table.wish), else_=wish))
             )
-            if changed.rowcount == 0:
-                raise SweepUnknownError(f"there is no sweep {sweep_id}")
+            if asked.rowcount == 0:
+                self._sweep(connection, sweep_id)
+            return asked.rowcount == 1
+
+        return await self._do.write(work)
+
+    async def remove(self, sweep_id: str) -> None:
+        """See `Journal.remove`."""
+
+        def work(connection: Connection) -> None:
+            table = sweeps_table.c
+            # First, so that whoever takes it meanwhile waits, and then finds none.
+            freed = connection.execute(
+                update(sweeps_table)
+                .where(table.sweep_id == sweep_id, self._is_free())
+                .values(owner=None, lease_until=None)
+            )
+            if freed.rowcount == 0:
+                row = self._sweep(connection, sweep_id)
+                raise SweepTakenError(sweep_id, row.owner or "somebody", row.lease_seconds)
+            for part in (facts_table, events_table, sweeps_table):
+                connection.execute(delete(part).where(part.c.sweep_id == sweep_id))
 
         await self._do.write(work)
 
@@ -306,6 +355,42 @@ class SqlJournal:
 
         await self._do.write(work)
 
+    async def begin_telling(self, sweep_id: str, lease: Lease) -> bool:
+        """See `Journal.begin_telling`."""
+
+        def work(connection: Connection) -> bool:
+            table = sweeps_table.c
+            now = self._database.now()
+            is_free = table.teller.is_(None) | (table.teller_until <= now)
+            begun = connection.execute(
+                update(sweeps_table)
+                .where(table.sweep_id == sweep_id, is_free | (table.teller == lease.owner))
+                .values(teller=lease.owner, teller_until=now + lease.seconds)
+            )
+            return begun.rowcount == 1
+
+        return await self._do.write(work)
+
+    async def end_telling(self, sweep_id: str, owner: str) -> None:
+        """See `Journal.end_telling`."""
+
+        def work(connection: Connection) -> None:
+            table = sweeps_table.c
+            connection.execute(
+                update(sweeps_table)
+                .where(table.sweep_id == sweep_id, table.teller == owner)
+                .values(teller=None, teller_until=None)
+            )
+
+        await self._do.write(work)
+
+    def _is_free(self) -> ColumnElement[bool]:
+        """Whether nobody runs a sweep."""
+        table, now = sweeps_table.c, self._database.now()
+        # No lease is that long: it was written when the clock was wrong.
+        is_absurd = table.lease_until > now + _ABSURD_SECONDS
+        return table.owner.is_(None) | (table.lease_until <= now) | is_absurd
+
     def _insert(
         self, connection: Connection, sweep_id: str, facts: Sequence[Fact], after: int
     ) -> None:
@@ -413,6 +498,7 @@ def _new_values(news: News) -> dict[str, Any]:
         # A command that has told some is one that has told all that it could.
         never_told = (table.managed == 0) & (table.published == 0)
         values["published"] = case((never_told, table.events), else_=table.published)
-    if news.granted:
-        values["wish"] = None
+    done_with = WISHES if news.granted else granted_by(news.status) if news.status else ()
+    if done_with:
+        values["wish"] = case((table.wish.in_(done_with), null()), else_=table.wish)
     return values

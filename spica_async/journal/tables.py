@@ -40,6 +40,9 @@ sweeps_table = Table(
     Column("summary", Text, nullable=False),
     Column("events", Integer, nullable=False),
     Column("published", Integer, nullable=False),
+    Column("token", Text),
+    Column("teller", Text),
+    Column("teller_until", Double),
 )
 
 events_table = Table(
@@ -108,6 +111,12 @@ STEPS: Final[Steps] = (
         )
         """,
         "CREATE INDEX sweeps_by_status ON sweeps (status)",
+    ),
+    (
+        "ALTER TABLE sweeps ADD COLUMN token TEXT",
+        "CREATE UNIQUE INDEX sweeps_by_token ON sweeps (token)",
+        "ALTER TABLE sweeps ADD COLUMN teller TEXT",
+        "ALTER TABLE sweeps ADD COLUMN teller_until DOUBLE PRECISION",
     ),
 )
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.commands import Finished, Spica, WriteConfig, small_sweep
+from support.commands import Finished, Spica, WriteConfig, run_in, small_sweep
 
 GOODPUT = {"target": "goodput", "sla": {"ttft_ms": 2000.0, "itl_ms": 50.0}}
 
@@ -126,6 +127,23 @@ def test_an_unusable_output_folder(spica: Spica, write_config: WriteConfig, tmp_
     finished = spica("run", write_config(small_sweep()), "--output", "file")
 
     assert_one_error(tmp_path, finished, ["--output", "file"])
+
+
+@pytest.mark.parametrize("command", [["run", "sweep.yaml"], ["resume", "a-sweep"]])
+@pytest.mark.parametrize("where", ["here", "--output"])
+def test_a_results_folder_whose_path_is_no_text(
+    write_config: WriteConfig, tmp_path: Path, command: list[str], where: str
+) -> None:
+    write_config(small_sweep())
+    odd = tmp_path / os.fsdecode(b"odd\xff")
+    odd.mkdir()
+    if where == "here":
+        (tmp_path / "sweep.yaml").rename(odd / "sweep.yaml")
+        finished = run_in(odd, *command)
+    else:
+        finished = run_in(tmp_path, *command, "--output", odd.name)
+    assert_one_error(tmp_path, finished, ["--output", "odd\\xff", "UTF-8"])
+    assert not (odd / "results").exists()
 
 
 def test_more_slots_than_the_memory_holds(

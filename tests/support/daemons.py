@@ -50,8 +50,9 @@ def quick_inputs(config: SmartSearchConfig, note: Callable[[str], None]) -> Inpu
 
 def make_quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let daemons of this process plan without the engine, for workers that have none."""
-    monkeypatch.setattr("spica_async.daemon.manager.inputs_of", quick_inputs)
+    monkeypatch.setattr("spica_async.daemon.runner.inputs_of", quick_inputs)
     monkeypatch.setattr("spica_async.daemon.manager.LOOK_SECONDS", 0.1)
+    monkeypatch.setattr("spica_async.daemon.runner.LOOK_SECONDS", 0.1)
     monkeypatch.setattr("spica_async.running.engine_fingerprint", lambda: FINGERPRINT)
     monkeypatch.setattr("spica_async.running.engine_versions", dict)
 

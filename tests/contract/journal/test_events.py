@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 import pytest
-from support.journals import LONG, fact, new_sweep, numbers_that_count
+from support.journals import LONG, all_facts, fact, new_sweep, numbers_that_count
 
 from spica_async.journal import (
     Journal,
     JournalConflictError,
+    Lease,
     LeaseLostError,
     News,
     RecordedEvent,
     SweepExistsError,
+    SweepTakenError,
+    SweepUnknownError,
 )
 
 
@@ -104,3 +108,37 @@ async def test_status_summary_and_wish_go_with_the_facts(journal: Journal) -> No
     await journal.append("one", "me", [fact(2)], after=1, news=news)
     row = await journal.sweep("one")
     assert (row.status, row.summary, row.wish) == ("paused", '{"a": 1}', None)
+
+
+async def test_one_at_a_time_tells_of_a_sweep(journal: Journal) -> None:
+    await journal.create(new_sweep())
+    assert await journal.begin_telling("one", LONG)
+    assert await journal.begin_telling("one", LONG)
+    assert not await journal.begin_telling("one", Lease("you", 0.1))
+    # Who tells of it keeps nobody from running it.
+    await journal.take("one", Lease("you", 60.0))
+    await journal.end_telling("one", "you")
+    assert not await journal.begin_telling("one", Lease("you", 0.1))
+    await journal.end_telling("one", "me")
+    assert await journal.begin_telling("one", Lease("you", 0.1))
+    await asyncio.sleep(0.2)
+    assert await journal.begin_telling("one", LONG)
+    assert not await journal.begin_telling("none", LONG)
+
+
+async def test_what_is_removed_is_gone_whole(journal: Journal) -> None:
+    for name in ("one", "two"):
+        await journal.create(replace(new_sweep(name), events=['"first"'], managed=True), LONG)
+        await journal.append(name, "me", [fact(1)], after=0, news=told(name, "a"))
+    with pytest.raises(SweepTakenError, match="one is run by me"):
+        await journal.remove("one")
+    await journal.give_back("one", "me")
+    await journal.remove("one")
+    for ask in (journal.sweep("one"), journal.remove("one"), journal.take("one", LONG)):
+        with pytest.raises(SweepUnknownError):
+            await ask
+    assert (await events(journal), await all_facts(journal)) == ([], [])
+    assert await journal.unpublished() == ["two"]
+    assert await numbers_that_count(journal, "two") == 1
+    await journal.create(new_sweep("one"))
+    assert (await journal.sweep("one")).last == 0

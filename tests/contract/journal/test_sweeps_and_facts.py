@@ -79,13 +79,51 @@ class TestWishes:
     ) -> None:
         await journal.create(new_sweep(), LONG)
         async with open_journal() as other:
-            await other.wish("one", "pause")
-            await other.wish("one", "cancel")
+            assert await other.wish("one", "pause")
+        assert (await journal.sweep("one")).wish == "pause"
         await journal.append("one", "me", [fact(1)], after=0, news=News(status="paused"))
-        assert (await journal.sweep("one")).wish == "cancel"
-        await journal.wish("one", None)
         assert (await journal.sweep("one")).wish is None
-        assert (await journal.sweep("one")).status == "paused"
+
+    async def test_of_a_sweep_at_rest_nothing_is_asked(self, journal: Journal) -> None:
+        await journal.create(new_sweep(), LONG)
+        for number, status in enumerate(("paused", "cancelled", "completed", "failed")):
+            await journal.append("one", "me", [fact(1)], after=number, news=News(status=status))
+            assert not await journal.wish("one", "cancel")
+            assert (await journal.sweep("one")).wish is None
+        await journal.append("one", "me", [], after=4, news=News(status="queued"))
+        assert await journal.wish("one", "cancel")
+
+    async def test_who_wants_it_cancelled_is_not_asked_to_pause_it(self, journal: Journal) -> None:
+        await journal.create(new_sweep(), LONG)
+        await journal.wish("one", "pause")
+        for wish in ("cancel", "pause"):
+            assert await journal.wish("one", wish)
+            assert (await journal.sweep("one")).wish == "cancel"
+
+    @pytest.mark.parametrize(
+        ("status", "left"),
+        [
+            ("queued", ["pause", "cancel"]),
+            ("running", ["pause", "cancel"]),
+            ("paused", ["cancel"]),
+            ("failed", ["cancel"]),
+            ("interrupted", ["cancel"]),
+            ("cancelled", []),
+            ("completed", []),
+        ],
+    )
+    async def test_a_status_grants_what_it_is_an_answer_to(
+        self, journal: Journal, status: str, left: list[str]
+    ) -> None:
+        for wish in ("pause", "cancel"):
+            await journal.create(new_sweep(wish), LONG)
+            await journal.wish(wish, wish)
+            await journal.append(wish, "me", [fact(1)], after=0, news=News(status=status))
+        rows = await journal.sweeps([], wished=True)
+        assert sorted(row.wish or "" for row in rows) == sorted(left)
+        for wish in left:
+            await journal.append(wish, "me", [], after=1, news=News(granted=True))
+        assert await journal.sweeps([], wished=True) == []
 
 
 class TestLeases:

@@ -164,7 +164,7 @@ def test_a_sweep_gets_through_with_the_services_own_commands(
             subprocess.run(check, env=environment(service, **bus), check=True)
     assert [worker.returncode for worker in workers] == [0] * replicas
 
-    (folder,) = (tmp_path / "results").iterdir()
+    (folder,) = (path for path in (tmp_path / "results").iterdir() if path.is_dir())
     records = [json.loads(line) for line in (folder / "candidates.jsonl").read_text().splitlines()]
     assert len(records) == 2
     logs = "".join(path.read_text() for path in tmp_path.glob("*.log"))

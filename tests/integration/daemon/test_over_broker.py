@@ -10,25 +10,18 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
 from support.broker import BrokerNode, VirtualHost
+from support.daemon_commands import ANSWERS, Client
 from support.daemons import BUDGET, daemon, make_quick, small_config
 from support.searching import FakeWorker, succeed_or_fail
 from support.subscribers import assert_whole, bus_at, read, subscribed
 
-from schemas.daemon import (
-    SWEEP_COMMAND,
-    SweepCommand,
-    SweepCommandAnswer,
-    SweepCommandAnswered,
-    SweepCommanded,
-    SweepSubmission,
-)
+from schemas.daemon import SweepCommand, SweepSubmission
 from schemas.lifecycle import BestImproved
 from spica_async.bus.memory import MemoryBus
-from spica_async.bus.port import Bus, BusUnavailableError, Message, QueueSpec
+from spica_async.bus.port import Bus, BusUnavailableError, Message
 from spica_async.bus.topology import COMMANDS_QUEUE, DEAD_QUEUE
 from spica_async.daemon.commands import Commands
 from spica_async.journal import JournalUnavailableError, Lease, NewSweep
@@ -37,7 +30,6 @@ from spica_async.outbox import Outbox
 from spica_async.results import config_document
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "deploy_on_best.py"
-ANSWERS = QueueSpec("answers")
 
 
 @pytest.fixture(autouse=True)
@@ -160,30 +152,6 @@ def _wait_for_queue(vhost: VirtualHost) -> None:
     while "deploy-on-best" not in vhost.node.ctl("list_bindings", "--vhost", vhost.name):
         assert time.monotonic() < deadline
         time.sleep(0.2)
-
-
-class Client:
-    """Sends commands and reads the answers."""
-
-    def __init__(self, bus: Bus) -> None:
-        self.bus = bus
-
-    async def ask(self, command: SweepCommand, *, id_: str | None = None) -> SweepCommandAnswer:
-        envelope = SweepCommanded(id=id_ or uuid4().hex, source="test", data=command)
-        await self.send(envelope.model_dump_json().encode(), envelope.id)
-        async with (
-            asyncio.timeout(30),
-            self.bus.consume(ANSWERS.name, prefetch=1) as answers,
-        ):
-            delivery = await anext(answers)
-            await delivery.ack()
-        answer = SweepCommandAnswered.model_validate_json(delivery.message.body).data
-        assert answer.command == envelope.id
-        return answer
-
-    async def send(self, body: bytes, id_: str, type_: str = SWEEP_COMMAND) -> None:
-        message = Message(body, id_, type_, reply_to=ANSWERS.name)
-        await self.bus.publish(COMMANDS_QUEUE.name, message)
 
 
 @pytest.fixture(params=["memory", "rabbitmq"])

@@ -443,6 +443,6 @@ async def test_a_study_starts_with_the_plans_seeds(
         await sweep.run(bus, asyncio.Event())
     sources = [r.source for r in sorted(ledger.records, key=lambda record: record.number)]
     assert sources[:3] == ["optimizer", "warm_start", "warm_start"]
-    async with sweep._open_proposer(plan.branches[0]) as proposer:
+    async with sweep.open_proposer(plan.branches[0]) as proposer:
         (first,) = await proposer.propose(1)
         assert bool(await proposer.instead_of([first], lambda _: True)) is near

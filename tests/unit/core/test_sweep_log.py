@@ -407,13 +407,24 @@ def test_what_nobody_waits_for_goes_with_what_somebody_does() -> None:
     assert len(journal.batches) == 3
 
 
-def test_the_end_grants_what_was_wished() -> None:
-    journal = FakeJournal()
+def test_who_is_cancelled_waits_no_longer_for_a_journal_that_is_away() -> None:
+    journal = FakeJournal(fail=lambda _: JournalUnavailableError("away"))
+    took = 0.0
 
     async def run() -> None:
         async with opened(journal) as log:
-            await log.record(fact(0), lambda: None, status="running")
-            await log.record(Stopped(at=0.0, reason="x"), lambda: None, status="paused")
+            await log.record(fact(0), lambda: None)
 
-    run_in_virtual_time(run())
-    assert [news.granted for news in journal.news] == [False, True]
+    async def give_up() -> None:
+        nonlocal took
+        clock = asyncio.get_running_loop().time
+        running = asyncio.ensure_future(run())
+        await asyncio.sleep(20)
+        asked = clock()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        took = clock() - asked
+
+    run_in_virtual_time(give_up())
+    assert took < 15

@@ -1,0 +1,72 @@
+"""Sweeps that are run as commands run them, with plans and replays that take no time."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+from support.daemons import quick_inputs, small_config
+from support.killing.driver import FINGERPRINT
+from support.searching import FakeWorker, succeed_or_fail
+
+from schemas.results import SweepResult
+from spica_async.bus.port import Bus
+from spica_async.bus.topology import declare, requests_queue
+from spica_async.daemon.watch import SweepWatch
+from spica_async.jobs import Job, NewJob, ResumedJob
+from spica_async.journal import Journal
+from spica_async.journal.opening import JournalOptions, opened
+from spica_async.plan.types import SweepPlan
+from spica_async.result_cache import NoCache
+from spica_async.results import ResultsFolder
+from spica_async.running import Means, run_job
+
+
+def new(options: JournalOptions, root: Path) -> NewJob:
+    inputs = quick_inputs(small_config(), print)
+    return NewJob(inputs, root=root, journal=options, use_cache=False)
+
+
+def resumed(job: Job, options: JournalOptions, root: Path) -> ResumedJob:
+    def journal() -> AbstractAsyncContextManager[Journal]:
+        return opened(options)
+
+    return ResumedJob(job.sweep_id, job.inputs, folder=root / job.sweep_id, journal=journal)
+
+
+async def run(
+    job: Job,
+    bus: Bus,
+    stop: asyncio.Event | None = None,
+    *,
+    after: int | None = None,
+    gate: asyncio.Semaphore | None = None,
+) -> SweepResult:
+    """Run a sweep, up to so many answers if told so."""
+    stop = stop or asyncio.Event()
+    await declare(bus, requests_queue(FINGERPRINT))
+    worker = FakeWorker(bus, measure=succeed_or_fail, slots=2, gate=gate)
+    watch = SweepWatch(job.sweep_id, lambda _: None)
+    means = Means(
+        bus=bus,
+        broker=None,
+        display=watch,
+        grace_seconds=5 if after else 0,
+        cache=NoCache(),
+        use_cache=False,
+        tells_events=True,
+    )
+
+    async def nothing_more(plan: SweepPlan, folder: ResultsFolder) -> None:
+        pass
+
+    async def stop_after() -> None:
+        while after is not None and len(watch.records) < after:  # noqa: ASYNC110  # as a user watches
+            await asyncio.sleep(0.005)
+        if after is not None:
+            stop.set()
+
+    async with worker.running(), asyncio.TaskGroup() as group:
+        group.create_task(stop_after())
+        return await run_job(job, means, stop, before_search=nothing_more)
