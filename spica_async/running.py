@@ -132,7 +132,12 @@ async def run_job(
             share=means.share,
             stopped_as=means.stopped_as,
             telling=opened.telling,
-            reuse=Reuse(means.cache, fingerprint, answers=means.use_cache),
+            reuse=Reuse(
+                means.cache,
+                fingerprint,
+                answers=means.use_cache,
+                note=means.display.note,
+            ),
             waits_for_bus=means.waits_for_bus,
             on_search=means.on_search,
         )

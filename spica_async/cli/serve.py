@@ -14,6 +14,7 @@ from spica_async.cli.options import DEFAULT_GRACE_SECONDS
 from spica_async.daemon.http.settings import HttpSettings
 from spica_async.daemon.http.tokens import Tokens, read_tokens
 from spica_async.daemon.program import DaemonOptions, run_daemon
+from spica_async.jobs import check_root
 from spica_async.journal.opening import JournalOptions
 from workers.program import checked_slots
 
@@ -37,6 +38,7 @@ def serve_command(
         SpicaError: it cannot be begun or gone on with; an `InputError` if an option is to blame.
     """
     log_to(sys.stderr, logging.INFO, structlog.dev.ConsoleRenderer(colors=False))
+    check_root(output)
     local = 0 if slots is None and broker is not None else checked_slots(slots)
     if grace_seconds is None:
         grace_seconds = DEFAULT_GRACE_SECONDS if broker else 0.0

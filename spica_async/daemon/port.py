@@ -65,7 +65,7 @@ class Control(Protocol):
     async def resume(self, sweep_id: str) -> SweepSummary:
         """Queue it again, if it rests, has failed or was interrupted.
 
-        Raises UnknownSweepError, WrongStateError.
+        Raises UnknownSweepError, WrongStateError, QueueFullError.
         """
 
     async def remove(self, sweep_id: str) -> None:

@@ -129,7 +129,9 @@ def test_an_unusable_output_folder(spica: Spica, write_config: WriteConfig, tmp_
     assert_one_error(tmp_path, finished, ["--output", "file"])
 
 
-@pytest.mark.parametrize("command", [["run", "sweep.yaml"], ["resume", "a-sweep"]])
+@pytest.mark.parametrize(
+    "command", [["run", "sweep.yaml"], ["resume", "a-sweep"], ["serve", "--port", "0"]]
+)
 @pytest.mark.parametrize("where", ["here", "--output"])
 def test_a_results_folder_whose_path_is_no_text(
     write_config: WriteConfig, tmp_path: Path, command: list[str], where: str

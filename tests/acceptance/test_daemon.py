@@ -43,6 +43,9 @@ def test_a_daemon_that_is_killed_goes_on_with_its_sweeps(
         assert detail["tally"]["feasible"] == detail["tally"]["attempts"] == SAMPLES
         listed = json.loads(spica("list", "--json", "--daemon", daemon.url).stdout)
         assert {one["sweep_id"]: one["state"] for one in listed}[second] == "paused"
+        removed = spica("remove", sweep, "--daemon", daemon.url)
+        assert removed.code == 0, removed.stderr
+        assert sweep not in spica("list", "--daemon", daemon.url).stdout
         daemon.process.send_signal(signal.SIGTERM)
         assert daemon.process.wait(TIMEOUT_SECONDS) == 0
     numbers = {

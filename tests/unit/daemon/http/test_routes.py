@@ -102,6 +102,20 @@ async def test_candidates_come_in_pages(
         assert told.startswith("offset: ")
 
 
+async def test_a_sweep_that_rests_is_removed(
+    client: httpx.AsyncClient, control: FakeControl, sweep_id: str
+) -> None:
+    where = f"/v1/sweeps/{sweep_id}"
+    assert sweep_id in problem(await client.delete(where), 409)
+    await control.cancel(sweep_id)
+
+    answer = await client.delete(where)
+
+    assert (answer.status_code, answer.content) == (204, b"")
+    assert sweep_id in problem(await client.get(where), 404)
+    assert sweep_id in problem(await client.delete(where), 404)
+
+
 @pytest.mark.parametrize(("verb", "state"), [("cancel", "cancelled"), ("pause", "paused")])
 async def test_a_sweep_is_stopped(
     client: httpx.AsyncClient, sweep_id: str, verb: str, state: str
