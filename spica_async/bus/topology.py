@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from spica_async.bus.port import Bus, QueueSpec
+from spica_async.bus.port import Bus, QueueNotFoundError, QueueSpec
 
 DELIVERY_LIMIT: Final = 20
 """A backstop against a message that takes its worker down each time."""
@@ -67,3 +67,16 @@ def _name(prefix: str, owner: str) -> str:
     if not _PLAIN_NAME.fullmatch(owner):
         raise ValueError(f"{prefix}.*: {owner!r} is not 1 to 128 letters, digits, '_' or '-'")
     return f"{prefix}.{owner}"
+
+
+async def exists(bus: Bus, queue: QueueSpec) -> bool:
+    """Whether there is a queue of that name, with whatever arguments.
+
+    Raises:
+        BusUnavailableError: the bus is away.
+    """
+    try:
+        await bus.queue_status(queue.name)
+    except QueueNotFoundError:
+        return False
+    return True

@@ -31,10 +31,8 @@ from spica_async.bus.port import (
     Delivery,
     DeliveryLostError,
     Message,
-    QueueNotFoundError,
-    QueueSpec,
 )
-from spica_async.bus.topology import COMMANDS_QUEUE, DEAD_QUEUE, DELIVERY_LIMIT, declare
+from spica_async.bus.topology import COMMANDS_QUEUE, DEAD_QUEUE, DELIVERY_LIMIT, declare, exists
 from spica_async.config import describe
 from spica_async.daemon.http.submissions import config_from_document
 from spica_async.daemon.port import (
@@ -117,7 +115,7 @@ class Commands:
     queue allows is answered that the journal is away.
 
     A command may come again when its daemon dies before it is acknowledged. That does no harm:
-    a sweep that was submitted by a command is named after the command's id.
+    a sweep that was submitted by a command is known by the command's id.
 
     Args:
         bus: that has the queue.
@@ -153,7 +151,7 @@ class Commands:
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
             try:
-                if await self._exists(COMMANDS_QUEUE) and await self._exists(DEAD_QUEUE):
+                if await exists(self._bus, COMMANDS_QUEUE) and await exists(self._bus, DEAD_QUEUE):
                     told = False
                     continue
                 if not told:
@@ -165,13 +163,6 @@ class Commands:
             except BusError as error:
                 # It is away, or an operator has to do this: sweeps go on in any case.
                 log.warning("commands.queue_unmended", error=str(error))
-
-    async def _exists(self, spec: QueueSpec) -> bool:
-        try:
-            await self._bus.queue_status(spec.name)
-        except QueueNotFoundError:
-            return False
-        return True
 
     async def _obey_all(self, consumer: Consumer, group: asyncio.TaskGroup) -> None:
         async for delivery in consumer:
@@ -330,7 +321,7 @@ def _refusal(command_id: str, problem: Problem) -> SweepCommandAnswer:
 
 
 def _about(command: SweepCommanded) -> str:
-    """The sweep that a command is about; one that submits it gives it its name."""
+    """The sweep that a command is about; until it has a name, its submission stands for it."""
     data = command.data
     return f"submission {command.id}" if data.action == "submit" else data.sweep_id or ""
 

@@ -16,7 +16,7 @@ from spica_async.bus.port import (
     QueueSpec,
     UnroutableError,
 )
-from spica_async.bus.topology import DEAD_QUEUE, declare
+from spica_async.bus.topology import DEAD_QUEUE, declare, exists
 from spica_async.errors import SpicaError
 from spica_async.evaluations.lost import LostRequests
 from spica_async.fleet import Fleet
@@ -73,7 +73,7 @@ class RequestSender:
 
     async def has_results(self) -> bool:
         """Whether the results' queue of an earlier run is there; to be asked before `declare`."""
-        return await self._exists(self._results)
+        return await exists(self._bus, self._results)
 
     async def send(self, evaluation_id: str, message: Message) -> None:
         """Publish a request, and look after it until it has ended.
@@ -137,7 +137,7 @@ class RequestSender:
         # Many requests notice at once, and one of them is enough.
         async with self._mending:
             specs = (DEAD_QUEUE, self._requests, self._results)
-            missing = {spec.name for spec in specs if not await self._exists(spec)}
+            missing = {spec.name for spec in specs if not await exists(self._bus, spec)}
             if not missing | self._unmended:
                 return True
             if missing - self._unmended:
@@ -158,13 +158,6 @@ class RequestSender:
                 held = self._fleet.held(self._now)
                 await self._send_again(one for one in self._lost.in_flight if one not in held)
             return True
-
-    async def _exists(self, spec: QueueSpec) -> bool:
-        try:
-            await self._bus.queue_status(spec.name)
-        except QueueNotFoundError:
-            return False
-        return True
 
     async def _send_again(self, evaluation_ids: Iterable[str]) -> None:
         sent = 0

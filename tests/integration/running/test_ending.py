@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.daemons import make_quick
 from support.jobs import new, resumed, run
 
 from schemas.journal import SWEEP_FACT, Stopped
@@ -19,16 +18,6 @@ from spica_async.errors import BusAwayError, first_cause
 from spica_async.jobs import Job
 from spica_async.journal.opening import JournalOptions, opened
 from spica_async.journal.sql import SqlJournal
-
-
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    make_quick(monkeypatch)
-
-
-@pytest.fixture
-def options(tmp_path: Path) -> JournalOptions:
-    return JournalOptions(tmp_path / "journal.sqlite3")
 
 
 class Brake:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from structlog.testing import capture_logs
 from support.broker import VirtualHost
-from support.daemons import make_quick
 from support.jobs import new, resumed, run
 from support.subscribers import assert_whole, bus_at, read, subscribed
 
@@ -25,16 +23,6 @@ class DeafBus(MemoryBus):
         if confirmed:
             raise BusUnavailableError("nobody is there")
         await super().publish_event(topic, message, confirmed=confirmed)
-
-
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    make_quick(monkeypatch)
-
-
-@pytest.fixture
-def options(tmp_path: Path) -> JournalOptions:
-    return JournalOptions(tmp_path / "journal.sqlite3")
 
 
 async def published(job: Job, options: JournalOptions) -> tuple[int, int]:
