@@ -306,7 +306,7 @@ def cancel(
     token_file: options.TokenFile = None,
     json: options.AsJson = False,
 ) -> None:
-    """End a sweep of a tuning daemon for good; what was found is kept."""
+    """End a sweep of a tuning daemon; what was found is kept, and only `resume` brings it back."""
     _order("cancel", sweep, daemon, token_file, as_json=json)
 
 

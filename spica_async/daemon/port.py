@@ -57,7 +57,7 @@ class Control(Protocol):
         """Some of its candidates, in the order of their measurement. Raises UnknownSweepError."""
 
     async def cancel(self, sweep_id: str) -> SweepSummary:
-        """End it for good; what was found is kept. Raises UnknownSweepError, WrongStateError."""
+        """End it; what was found is kept. Raises UnknownSweepError, WrongStateError."""
 
     async def pause(self, sweep_id: str) -> SweepSummary:
         """Let it rest until it is resumed. Raises UnknownSweepError, WrongStateError."""

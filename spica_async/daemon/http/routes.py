@@ -147,7 +147,7 @@ def _add_sweeps(router: APIRouter, control: Control, settings: HttpSettings) -> 
         responses=_problems(404, 409),
     )
     async def cancel(sweep_id: str) -> Response:
-        """End it for good; what was found is kept."""
+        """End it; what was found is kept, and only `resume` brings it back."""
         return _json(await control.cancel(sweep_id))
 
     @router.post(

@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 from support.journals import LONG, all_facts, fact, new_sweep, numbers_that_count, some_facts
@@ -368,3 +369,12 @@ def test_the_port_does_without_a_database_library() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+async def test_a_token_names_one_submission(journal: Journal) -> None:
+    await journal.create(replace(new_sweep(), token="key"))
+    assert await journal.submitted_as("key") == "one"
+    assert await journal.submitted_as("another") is None
+    with pytest.raises(SweepExistsError):
+        await journal.create(replace(new_sweep("two"), token="key"))
+    assert [row.sweep_id for row in await journal.sweeps()] == ["one"]

@@ -44,6 +44,28 @@ async def test_the_steps_lead_to_the_tables_that_the_program_uses(url: str) -> N
         }
 
 
+async def test_a_store_of_the_first_version_serves_on(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        use_steps(patch, STEPS[:1])
+        async with SqlJournal.open(url) as journal:
+            await journal._database.write(
+                lambda connection: connection.exec_driver_sql(
+                    "INSERT INTO sweeps (sweep_id, folder, config, priority, status, submitted_at,"
+                    " last, managed, use_cache, summary, events, published)"
+                    " VALUES ('old', '/old', '{}', 3, 'paused', 1.5, 0, 1, 1, '{}', 0, 0)"
+                )
+            )
+    async with SqlJournal.open(url) as journal:
+        row = await journal.sweep("old")
+        assert (row.folder, row.priority, row.status) == ("/old", 3, "paused")
+        assert await journal.begin_telling("old", LONG)
+        assert await journal.submitted_as("token") is None
+        for name in ("one", "two"):
+            await journal.create(new_sweep(name))
+
+
 async def test_an_older_store_is_brought_up_to_date_with_nothing_lost(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
