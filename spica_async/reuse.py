@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 import structlog
 
 from schemas.messages import EvaluationRequest, EvaluationResult
+from spica_async.engine.own_files import depends_on_own_files
 from spica_async.result_cache import (
     NoCache,
     ResultCache,
     cache_key,
-    depends_on_own_files,
     is_noisy,
 )
 
@@ -77,7 +77,7 @@ class Reuse:
         What a worker has measured with files of its own stays out, for in its key stands the
         engine alone.
         """
-        if result.own_files != depends_on_own_files(request.sample):
+        if result.own_files != depends_on_own_files(str(request.sample["model_name"])):
             self._note_difference(result)
         key = cache_key(request, fingerprint=self.fingerprint)
         if key is not None and not result.own_files:

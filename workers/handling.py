@@ -34,10 +34,10 @@ from spica_async.bus.port import (
     QueueNotFoundError,
     UnroutableError,
 )
+from spica_async.engine.own_files import depends_on_own_files
 from workers.holdings import EvaluationCancelledError, Holding, Holdings
 from workers.ledger import Ledger, key_of
 from workers.memory import MemoryGuard
-from workers.own_files import uses_own_files
 from workers.port import EvaluationSlot, SlotOutcome, TraceProvider
 from workers.presence import Identity, Presence, to_message
 from workers.requests import AddressedRequest, MalformedRequestError, parse_request
@@ -229,7 +229,7 @@ class Handler:
             measurement=outcome.measurement,
             child_deaths=outcome.child_deaths,
             wall_seconds=time() - began,
-            own_files=uses_own_files(request.sample),
+            own_files=depends_on_own_files(str(request.sample.get("model_name", ""))),
         )
 
     @asynccontextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import astuple, dataclass
@@ -16,6 +15,7 @@ from schemas.messages import Sample
 from schemas.search_space import Backend, DeploymentMode, Role
 from spica_async.engine import capability, capacity, estimates, facts, planner
 from spica_async.engine.config import engine_config
+from spica_async.engine.own_files import depends_on_own_files
 from spica_async.engine.refusals import RejectionKind, ShapeRejectedError
 from spica_async.forecast import Predictor, Window
 from spica_async.plan.answers import Answers
@@ -27,9 +27,6 @@ class _Rejected:
     kind: RejectionKind
     reason: str
 
-
-# Of the engine's core: folders of the user's own for performance data and models, among others.
-_SETTINGS: Final = "AICONFIGURATOR_"
 
 _MODEL_FACTS: Final = TypeAdapter(facts.ModelFacts)
 _HARDWARE_FACTS: Final = TypeAdapter(facts.HardwareFacts)
@@ -44,7 +41,7 @@ def answers_about(model: str) -> AbstractContextManager[Answers]:
 
     They may have changed since.
     """
-    if any(name.startswith(_SETTINGS) for name in os.environ) or Path(model).exists():
+    if depends_on_own_files(model):
         return nullcontext(Answers())
     return Answers.open()
 

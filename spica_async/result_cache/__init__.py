@@ -1,6 +1,6 @@
 """What sweeps have measured, kept to answer later sweeps that ask the same."""
 
-from spica_async.result_cache.key import cache_key, depends_on_own_files, is_noisy
+from spica_async.result_cache.key import cache_key, is_noisy
 from spica_async.result_cache.opening import opened
 from spica_async.result_cache.place import cache_place, user_cache_file
 from spica_async.result_cache.port import (
@@ -18,7 +18,6 @@ __all__ = [
     "ResultCache",
     "cache_key",
     "cache_place",
-    "depends_on_own_files",
     "is_cacheable",
     "is_noisy",
     "opened",

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-from pathlib import Path
 from typing import Final
 
 from schemas.messages import EvaluationRequest, Sample
+from spica_async.engine.own_files import depends_on_own_files
 from spica_async.sample import sample_key
 
 # Counted up whenever the engine is handed a sample or a load in another way, a report is read
 # otherwise, or other samples are taken for noisy.
 _FORM: Final = 1
-# Of the engine's core: folders of the user's own for performance data and models, among others.
-_SETTINGS: Final = "AICONFIGURATOR_"
 # Where a trace lies says nothing of what is in it.
 _WHEREABOUTS: Final = frozenset({"path", "sources"})
 
@@ -32,7 +29,7 @@ def cache_key(request: EvaluationRequest, *, fingerprint: str) -> str | None:
     Returns:
         The key; None where files of the user's own have a say, for they may have changed since.
     """
-    if depends_on_own_files(request.sample):
+    if depends_on_own_files(str(request.sample["model_name"])):
         return None
     sla = request.sla
     question = {
@@ -55,15 +52,3 @@ def is_noisy(sample: Sample) -> bool:
     # A policy written out by the user may scale nothing, whatever it is called.
     has_planner = bool(sample["enable_throughput_scaling"] or sample["enable_load_scaling"])
     return has_planner or sample["router_mode"] == "kv_router"
-
-
-def depends_on_own_files(sample: Sample) -> bool:
-    """Whether files of the user's own have a say in what is measured of a sample.
-
-    Args:
-        sample: As `unroll_sample` writes it.
-    """
-    model = str(sample["model_name"])
-    # Workers may have a folder that is not there for us.
-    is_path = model.startswith((".", "~")) or Path(model).is_absolute() or Path(model).exists()
-    return is_path or any(name.startswith(_SETTINGS) for name in os.environ)

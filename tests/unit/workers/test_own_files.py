@@ -7,9 +7,7 @@ from pathlib import Path
 import pytest
 from support.worker_desk import open_desk
 
-from schemas.messages import Sample
-from spica_async.result_cache import depends_on_own_files
-from workers.own_files import uses_own_files
+from spica_async.engine.own_files import depends_on_own_files
 
 MODEL = "some/model"
 
@@ -41,20 +39,6 @@ async def test_with_a_folder_that_is_called_as_the_model(
     assert await marks("here/one", "there/one") == [True, False]
 
 
-@pytest.mark.parametrize(
-    "model", [MODEL, "/models/one", "./one", "../one", "~/one", "tests", "a" * 200]
-)
-@pytest.mark.parametrize("variable", [None, "AICONFIGURATOR_SYSTEMS_PATH"])
-def test_coordinator_and_worker_of_one_host_agree(
-    model: str, variable: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if variable is not None:
-        monkeypatch.setenv(variable, "/own")
-    sample: Sample = {"model_name": model}
-    assert uses_own_files(sample) == depends_on_own_files(sample)
-
-
-@pytest.mark.parametrize("model", [None, "", "\0", "\ud800", "a" * 5000, {"a": 1}, 1.5])
-async def test_no_name_is_too_odd_for_a_worker(model: object) -> None:
-    assert not uses_own_files({"model_name": model})  # type: ignore[dict-item]  # any JSON
-    assert not uses_own_files({})
+@pytest.mark.parametrize("model", ["", "\0", "\ud800", "a" * 5000])
+async def test_no_name_is_too_odd(model: str) -> None:
+    assert not depends_on_own_files(model)
