@@ -175,8 +175,8 @@ class Sweep:
             recorder.progressed(branch)
         run = self.past.runs + 1
         started = Started(at=elapsed(), run=run, owner=self.owner, bus=self.bus_name)
-        await self.log.record(started, lambda: None, status="running")
         return await _Run(self, search, stop, elapsed).conduct(
+            started,
             Evaluations.open(
                 bus,
                 coordinator=self.sweep_id,
@@ -186,7 +186,7 @@ class Sweep:
                 on_fleet=self._on_fleet(search, recorder),
                 earlier=Earlier(run, search.requested, search.measured),
                 share=self.share,
-            )
+            ),
         )
 
     def _on_fleet(self, search: Search, recorder: _Recorder) -> Callable[[FleetView], None]:
@@ -327,7 +327,7 @@ class Sweep:
 
 
 class _Run:
-    """One run of a sweep, from its first evaluation to the writing down of its end.
+    """One run of a sweep, from the writing down of its start to that of its end.
 
     Args:
         sweep: whose it is.
@@ -347,9 +347,12 @@ class _Run:
         self._evaluations: Evaluations | None = None
         self._is_ending = False
 
-    async def conduct(self, opening: AbstractAsyncContextManager[Evaluations]) -> SweepResult:
+    async def conduct(
+        self, started: Started, opening: AbstractAsyncContextManager[Evaluations]
+    ) -> SweepResult:
         """Search until it ends or is told to; however that is, it is written down."""
         try:
+            await self._sweep.log.record(started, lambda: None, status="running")
             async with opening as evaluations:
                 self._evaluations = evaluations
                 # Unless it is written that we have left, whoever goes on with the sweep takes over

@@ -42,6 +42,32 @@ class Brake:
         monkeypatch.setattr(SqlJournal, "append", slow)
 
 
+async def test_who_is_told_to_end_while_the_start_is_written_ends_in_good_order(
+    tmp_path: Path, options: JournalOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, released = asyncio.Event(), asyncio.Event()
+    append = SqlJournal.append
+
+    async def slow(journal: SqlJournal, sweep_id: str, owner: str, facts: Any, **rest: Any) -> int:
+        if any(fact.kind == "started" for fact in facts):
+            begun.set()
+            await released.wait()
+        return await append(journal, sweep_id, owner, facts, **rest)
+
+    monkeypatch.setattr(SqlJournal, "append", slow)
+    job, stop = new(options, tmp_path), asyncio.Event()
+    running = asyncio.ensure_future(run(job, MemoryBus(), stop))
+    await begun.wait()
+    stop.set()
+    running.cancel()
+    await asyncio.sleep(0.05)
+    released.set()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    facts = await facts_of(job, options)
+    assert (facts["started"], facts["stopped"], facts["requested"]) == (1, 1, 0)
+
+
 async def facts_of(job: Job, options: JournalOptions) -> Counter[str]:
     async with opened(options) as journal:
         return Counter([one.fact.kind async for one in journal.facts(job.sweep_id)])
