@@ -9,12 +9,7 @@ import structlog
 
 from schemas.messages import EvaluationRequest, EvaluationResult
 from spica_async.engine.own_files import depends_on_own_files
-from spica_async.result_cache import (
-    NoCache,
-    ResultCache,
-    cache_key,
-    is_noisy,
-)
+from spica_async.result_cache import NoCache, ResultCache, cache_key, is_noisy
 
 log = structlog.get_logger(__name__)
 

@@ -346,25 +346,22 @@ class SweepRunner:
 
     async def _leave(self, running: Running) -> None:
         """Let one rest that was cut off before it was searched, unless the next daemon runs it."""
-        if running.stopped_as == "queued":
-            return
-        try:
-            row = await self._journal.sweep(running.sweep_id)
-            if row.status in UNFINISHED:
-                await let_rest(self._journal, row, running.stopped_as)
-        except SpicaError as error:
-            # What was asked is in the journal, and is looked at again.
-            log.warning("sweep.rest_unwritten", sweep=running.sweep_id, error=str(error))
-            self._postpone(running.sweep_id)
+        if running.stopped_as != "queued":
+            await self._let_rest(running.sweep_id, running.stopped_as)
 
     async def _fail(self, sweep_id: str, reason: str) -> None:
         log.error("sweep.failed", sweep=sweep_id, reason=reason)
+        await self._let_rest(sweep_id, "failed", failure=reason)
+
+    async def _let_rest(self, sweep_id: str, status: str, *, failure: str | None = None) -> None:
+        """Let one rest that we run no more, unless it has come to rest by itself."""
         try:
             row = await self._journal.sweep(sweep_id)
             if row.status in UNFINISHED:
-                await let_rest(self._journal, row, "failed", failure=reason)
+                await let_rest(self._journal, row, status, failure=failure)
         except SpicaError as error:
-            log.warning("sweep.failure_unwritten", sweep=sweep_id, error=str(error))
+            # It is begun again, with whatever was asked of it.
+            log.warning("sweep.rest_unwritten", sweep=sweep_id, status=status, error=str(error))
             self._postpone(sweep_id)
 
     def _postpone(self, sweep_id: str) -> None:

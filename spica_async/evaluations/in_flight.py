@@ -14,7 +14,13 @@ import structlog
 
 from schemas.messages import EvaluationRequest, EvaluationResult
 from spica_async.bus.port import Bus, BusError, BusUnavailableError, Consumer, Delivery, Message
-from spica_async.bus.topology import DEAD_QUEUE, WORKER_TOPICS, requests_queue, results_queue
+from spica_async.bus.topology import (
+    DEAD_QUEUE,
+    WORKER_TOPICS,
+    exists,
+    requests_queue,
+    results_queue,
+)
 from spica_async.evaluations.counting import CountedWarnings
 from spica_async.evaluations.dead_letters import DeadLetters
 from spica_async.evaluations.fleet_watch import FleetWatch
@@ -288,11 +294,11 @@ class Evaluations:
         return result
 
     async def _adopt_or_not(self) -> None:
-        """Adopt nothing that has nowhere to send its result to.
+        """Adopt nothing that has nowhere to send its result to; to be called before `declare`.
 
         A goodbye deletes the queue, and without its coordinator it expires.
         """
-        if self._adopted and not await self._sender.has_results():
+        if self._adopted and not await exists(self._bus, self._results):
             for evaluation_id in self._adopted:
                 del self._waiting[evaluation_id]
             self._adopted.clear()

@@ -71,10 +71,6 @@ class RequestSender:
         except AccessRefusedError as error:
             raise SpicaError(f"{error}; {_OPERATORS_TURN}") from error
 
-    async def has_results(self) -> bool:
-        """Whether the results' queue of an earlier run is there; to be asked before `declare`."""
-        return await exists(self._bus, self._results)
-
     async def send(self, evaluation_id: str, message: Message) -> None:
         """Publish a request, and look after it until it has ended.
 

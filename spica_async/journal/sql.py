@@ -177,8 +177,7 @@ class SqlJournal:
             )
             last: int | None = taken.scalar_one_or_none()
             if last is None:
-                row = self._sweep(connection, sweep_id)
-                raise SweepTakenError(sweep_id, row.owner or "somebody", row.lease_seconds)
+                raise self._taken_error(connection, sweep_id)
             return last
 
         return await self._do.write(work)
@@ -225,8 +224,7 @@ class SqlJournal:
                 .values(owner=None, lease_until=None)
             )
             if freed.rowcount == 0:
-                row = self._sweep(connection, sweep_id)
-                raise SweepTakenError(sweep_id, row.owner or "somebody", row.lease_seconds)
+                raise self._taken_error(connection, sweep_id)
             for part in (facts_table, events_table, sweeps_table):
                 connection.execute(delete(part).where(part.c.sweep_id == sweep_id))
 
@@ -390,6 +388,15 @@ class SqlJournal:
         # No lease is that long: it was written when the clock was wrong.
         is_absurd = table.lease_until > now + _ABSURD_SECONDS
         return table.owner.is_(None) | (table.lease_until <= now) | is_absurd
+
+    def _taken_error(self, connection: Connection, sweep_id: str) -> SweepTakenError:
+        """What whoever cannot have a sweep is told.
+
+        Raises:
+            SweepUnknownError: there is none of that name.
+        """
+        row = self._sweep(connection, sweep_id)
+        return SweepTakenError(sweep_id, row.owner or "somebody", row.lease_seconds)
 
     def _insert(
         self, connection: Connection, sweep_id: str, facts: Sequence[Fact], after: int

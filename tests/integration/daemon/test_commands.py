@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
-from support.broker import VirtualHost
 from support.daemon_commands import ANSWERS, Client, obeying
 from support.daemons import small_config
 from support.fake_control import FakeControl
-from support.subscribers import bus_at
 from support.virtual_time import run_in_virtual_time
 
 from schemas.config import SmartSearchConfig
@@ -37,17 +35,6 @@ from spica_async.journal import JournalUnavailableError
 from spica_async.results import config_document
 
 RABBITMQS_CONSUMER_TIMEOUT_SECONDS = 1800
-"""What a sweep is called that was submitted by a command with the id `one`."""
-
-
-@pytest.fixture(params=["memory", "rabbitmq"])
-async def bus(request: pytest.FixtureRequest) -> AsyncIterator[Bus]:
-    if request.param == "memory":
-        yield MemoryBus()
-        return
-    vhost: VirtualHost = request.getfixturevalue("broker_vhost")
-    async with bus_at(vhost.url, "daemon") as opened:
-        yield opened
 
 
 def command(**changes: Any) -> bytes:

@@ -45,11 +45,6 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     make_quick(monkeypatch)
 
 
-@pytest.fixture
-def where(tmp_path: Path) -> Path:
-    return tmp_path / "journal.sqlite3"
-
-
 def gated(gate: asyncio.Semaphore) -> FakeWorker:
     return FakeWorker(MemoryBus(), measure=succeed_or_fail, slots=2, gate=gate)
 

@@ -7,7 +7,6 @@ import json
 import sqlite3
 import subprocess
 import sys
-from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -35,11 +34,6 @@ EXAMPLE = Path(__file__).parents[3] / "examples" / "deploy_on_best.py"
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     make_quick(monkeypatch)
-
-
-@pytest.fixture
-def where(tmp_path: Path) -> Path:
-    return tmp_path / "journal.sqlite3"
 
 
 async def test_events_reach_subscribers_though_connections_break(
@@ -152,16 +146,6 @@ def _wait_for_queue(vhost: VirtualHost) -> None:
     while "deploy-on-best" not in vhost.node.ctl("list_bindings", "--vhost", vhost.name):
         assert time.monotonic() < deadline
         time.sleep(0.2)
-
-
-@pytest.fixture(params=["memory", "rabbitmq"])
-async def bus(request: pytest.FixtureRequest) -> AsyncIterator[Bus]:
-    if request.param == "memory":
-        yield MemoryBus()
-        return
-    vhost: VirtualHost = request.getfixturevalue("broker_vhost")
-    async with bus_at(vhost.url, "daemon") as opened:
-        yield opened
 
 
 async def test_commands_are_obeyed_and_answered(where: Path, tmp_path: Path, bus: Bus) -> None:

@@ -21,20 +21,22 @@ from spica_async.journal.sql import SqlJournal
 
 
 class Brake:
-    """Holds up what is written to the journal once a number of results have been."""
+    """Holds up what is written to the journal, once a number of facts of a kind have been."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, after: int) -> None:
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, *, after: int, kind: str = "measured"
+    ) -> None:
         self.released = asyncio.Event()
         self.waits = asyncio.Event()
-        measured = 0
+        written = 0
         append = SqlJournal.append
 
         async def slow(
             journal: SqlJournal, sweep_id: str, owner: str, facts: Any, **rest: Any
         ) -> int:
-            nonlocal measured
-            measured += sum(fact.kind == "measured" for fact in facts)
-            if measured > after:
+            nonlocal written
+            written += sum(fact.kind == kind for fact in facts)
+            if written > after:
                 self.waits.set()
                 await self.released.wait()
             return await append(journal, sweep_id, owner, facts, **rest)
@@ -45,23 +47,14 @@ class Brake:
 async def test_who_is_told_to_end_while_the_start_is_written_ends_in_good_order(
     tmp_path: Path, options: JournalOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun, released = asyncio.Event(), asyncio.Event()
-    append = SqlJournal.append
-
-    async def slow(journal: SqlJournal, sweep_id: str, owner: str, facts: Any, **rest: Any) -> int:
-        if any(fact.kind == "started" for fact in facts):
-            begun.set()
-            await released.wait()
-        return await append(journal, sweep_id, owner, facts, **rest)
-
-    monkeypatch.setattr(SqlJournal, "append", slow)
-    job, stop = new(options, tmp_path), asyncio.Event()
+    brake, stop = Brake(monkeypatch, kind="started", after=0), asyncio.Event()
+    job = new(options, tmp_path)
     running = asyncio.ensure_future(run(job, MemoryBus(), stop))
-    await begun.wait()
+    await brake.waits.wait()
     stop.set()
     running.cancel()
     await asyncio.sleep(0.05)
-    released.set()
+    brake.released.set()
     with pytest.raises(asyncio.CancelledError):
         await running
     facts = await facts_of(job, options)
