@@ -121,11 +121,13 @@ class Told(_Fact):
 
 
 class Concluded(_Fact):
-    """The branch wants no more suggestions, because what is found no longer gets better."""
+    """The branch wants no more suggestions: what is found no longer gets better, or nothing is."""
 
     kind: Literal["concluded"] = "concluded"
     branch: str
-    by: Literal["branch", "sweep"] = Field(description="whose candidates no longer get better")
+    by: Literal["branch", "sweep"] = Field(
+        description="whose candidates no longer get better, or are none"
+    )
 
 
 class Stopped(_Fact):

@@ -173,8 +173,10 @@ class BranchCourse:
 
     @property
     def should_conclude(self) -> bool:
-        """Whether it has lost its patience, and wants suggestions all the same."""
-        return self._stagnation.lost and not (self.state.concluded or self.state.finished)
+        """Whether it has lost its patience and wants suggestions all the same, or gives up."""
+        if self.state.concluded or self.state.finished:
+            return False
+        return self._stagnation.lost or self.state.gives_up
 
     def sampled(self, proposal: Proposal) -> Sampled:
         """What a proposal means."""

@@ -19,6 +19,7 @@ from spica_async.branch_course import BranchCourse
 from spica_async.deployment_text import deployment, traffic_handling
 from spica_async.fleet import FleetView
 from spica_async.fleet_text import CONNECTED, broker_line, concerns, who_works, workers_line
+from spica_async.outcome import found_nothing
 from spica_async.scoring import Candidate, pareto_front, rank
 from spica_async.sweep import Viewer
 from spica_async.units import figure, objective, seconds
@@ -238,9 +239,9 @@ def candidate_line(record: CandidateRecord, goal: OptimizationGoal) -> str:
 
 
 def best_so_far(branch: BranchCourse, goal: OptimizationGoal) -> str:
-    """The best candidate of a branch, or the size of its front."""
+    """The best candidate of a branch, or the size of its front, or why there is none."""
     if not branch.candidates:
-        return "-"
+        return f"none: {found_nothing(branch.state)}" if branch.state.causes else "-"
     if goal.target is OptimizationTarget.PARETO:
         return f"{len(pareto_front(branch.candidates, goal.objectives))} on the front"
     best: Candidate = rank(branch.candidates)[0]

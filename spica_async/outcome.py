@@ -14,7 +14,7 @@ from schemas.results import (
     SweepStatus,
     Tally,
 )
-from spica_async.branch import Phase
+from spica_async.branch import BranchState, Phase
 from spica_async.branch_course import BranchCourse
 from spica_async.scoring import Candidate
 
@@ -94,6 +94,8 @@ def branch_result(branch: BranchCourse, cut_short: CutShort | None = None) -> Br
             end = "stalled"
             which = f"round {state.round}" if branch.sweep.schedule == "rounds" else "it"
             reason = f"{which} ran out of attempts: what is proposed is known or fails"
+            if not branch.candidates:
+                reason = f"{which} ran out of attempts: {found_nothing(state)}"
         case Phase.CONVERGED:
             end = "converged"
             where = "of this branch" if branch.converged else "of all branches"
@@ -123,6 +125,16 @@ def branch_result(branch: BranchCourse, cut_short: CutShort | None = None) -> Br
         optimizer_seconds=branch.stats.suggest_seconds,
         evaluation_seconds=branch.evaluation_seconds,
     )
+
+
+def found_nothing(state: BranchState) -> str:
+    """What most samples of a branch without a candidate ended by, in one line."""
+    failures = state.failures()
+    if not failures:
+        return "nothing was evaluated yet"
+    first = failures[0]
+    count = sum((one.outcome, one.cause) == (first.outcome, first.cause) for one in failures)
+    return f"{count} of {len(failures)} are {first.outcome}: {first.cause}: {first.detail}"
 
 
 def sum_tallies(tallies: Iterable[Tally]) -> Tally:

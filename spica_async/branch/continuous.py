@@ -36,7 +36,9 @@ class ContinuousState(BranchState):
     """A branch that keeps `parallel` samples in flight until its budget is found.
 
     It asks for a batch when no more than `parallel` are in flight, so that up to a batch waits for
-    the next free slot.
+    the next free slot. Until the first success it tries no more distinct samples than a round has
+    attempts, or a round of eight where that is more. It then waits for `conclude`, so that what
+    gives it up is said by whoever knows, and is not worked out from old verdicts once more.
 
     Args:
         per_round: see `BranchState`.
@@ -64,6 +66,7 @@ class ContinuousState(BranchState):
         # For each sample in flight, its suggestion and those that turned out to be the same.
         self._waiting: dict[str, list[Tell]] = {}
         self._successes = 0
+        self._gave_up = False
         self._batch = batch
         self._parallel = 1
         self.keep_in_flight(parallel)
@@ -143,19 +146,34 @@ class ContinuousState(BranchState):
         return self._waiting.pop(key)
 
     def conclude(self) -> list[Tell]:
-        """Want nothing more: the branch ends as `CONVERGED` once nothing is in flight."""
+        """Want nothing more: the branch ends once nothing is in flight.
+
+        As `CONVERGED`, unless it gave up by itself.
+        """
+        self._gave_up = self._gave_up or self.gives_up
         self._concluded = True
         if not self.finished:
             self._move_on()
         return []
 
+    @property
+    def gives_up(self) -> bool:
+        """Whether nothing was found by as many samples as are tried before the first success."""
+        return self._is_hopeless and not self._in_flight and not self.finished
+
     def is_new(self, key: str) -> bool:
         """Whether nobody has asked about this sample."""
         return not (key in self._known or key in self._in_flight)
 
+    @property
+    def _is_hopeless(self) -> bool:
+        if self._successes or self._points is not None:
+            return False
+        return len(self._known) >= ATTEMPTS_PER_TARGET * self._telling
+
     def _room(self) -> int:
         free = self._parallel - len(self._in_flight)
-        if free < 0 or self._concluded or self._only_one_failure():
+        if free < 0 or self._concluded or self._is_hopeless:
             return 0
         return min(max(free, self._batch), self._left())
 
@@ -174,10 +192,15 @@ class ContinuousState(BranchState):
             return Phase.ASKING
         if self._in_flight:
             return Phase.WAITING
-        if self._only_one_failure():
-            return Phase.FAILED
+        if self._is_hopeless and self._left() and not self._concluded:
+            return Phase.WAITING  # For its conclusion.
+        return self._end()
+
+    def _end(self) -> Phase:
         if self._points is not None and self._attempts == self._points:
-            return Phase.EXHAUSTED
+            return self._fruitless(Phase.EXHAUSTED)
         if self._successes >= self.target:
             return Phase.COMPLETED
-        return Phase.CONVERGED if self._concluded else Phase.STALLED
+        if self._concluded and not self._gave_up:
+            return Phase.CONVERGED
+        return self._fruitless(Phase.STALLED)

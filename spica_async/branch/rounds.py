@@ -128,10 +128,8 @@ class RoundsState(BranchState):
         return told
 
     def _after_wave(self) -> Phase:
-        if self._only_one_failure():
-            return Phase.FAILED
         if self._points is not None and self._attempts == self._points:
-            return Phase.EXHAUSTED
+            return self._fruitless(Phase.EXHAUSTED)
         round_is_full = self._round_successes >= self._per_round
         if round_is_full and self._round == self._max_rounds:
             return Phase.COMPLETED
@@ -142,4 +140,4 @@ class RoundsState(BranchState):
             self._round_attempts = 0
             self._round_successes = 0
             return Phase.ASKING
-        return Phase.ASKING if self._attempts_left() > 0 else Phase.STALLED
+        return Phase.ASKING if self._attempts_left() > 0 else self._fruitless(Phase.STALLED)

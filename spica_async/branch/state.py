@@ -6,7 +6,6 @@ their keys to `suggested`, sends out the new ones, and hands every verdict to `s
 
 from __future__ import annotations
 
-import re
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,7 +19,7 @@ from schemas.messages import Cause, Outcome
 ATTEMPTS_PER_TARGET: Final = 11
 
 TELLING_FAILURES: Final = 8
-"""When so many samples fail alike, or a round's worth if that is more, all others are taken to."""
+"""So many samples, or a round's worth if that is more, tell what all that was tried fails by."""
 
 
 class Phase(StrEnum):
@@ -37,7 +36,7 @@ class Phase(StrEnum):
     STALLED = "stalled"
     """The attempts are used up: what is proposed is known or fails."""
     FAILED = "failed"
-    """Nothing succeeded, and a round's worth of samples failed with one and the same cause."""
+    """As `STALLED` or `EXHAUSTED`, and everything failed by one and the same cause."""
     CONVERGED = "converged"
     """It was concluded, because what is found no longer gets better."""
 
@@ -75,8 +74,8 @@ class Verdict:
 
     @property
     def signature(self) -> tuple[Outcome, Cause | None, str]:
-        """What makes two failures one and the same: all but the figures in their details."""
-        return self.outcome, self.cause, re.sub(r"\d+", "#", self.detail or "")
+        """What makes two failures one and the same: figures that differ do so for a reason."""
+        return self.outcome, self.cause, self.detail or ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +93,7 @@ class BranchState(ABC):
         per_round: unique successes that each round must find.
         max_rounds: rounds to run; with `per_round` the budget of the branch.
         points: how many distinct samples the branch has, when they are enumerated rather than
-            suggested. Every one of them is then taken once, unless they all fail alike.
+            suggested. Every one of them is then taken once.
 
     Raises:
         ValueError: if a number is below 1, or the points are more than the budget.
@@ -214,10 +213,21 @@ class BranchState(ABC):
 
     @property
     def sole_failure(self) -> Verdict | None:
-        """One of the failures that ended a `FAILED` branch; all have its cause."""
+        """The first failure of a `FAILED` branch; all others are the same."""
         if self._phase is not Phase.FAILED:
             return None
         return next(iter(self._known.values()))
+
+    @property
+    def gives_up(self) -> bool:
+        """Whether nothing was found for so long that the branch waits to be concluded."""
+        return False
+
+    def failures(self) -> list[Verdict]:
+        """Unique unsuccessful samples, those of the commonest outcome and cause first."""
+        failed = [verdict for verdict in self._verdicts() if verdict.outcome != "feasible"]
+        counts = Counter((verdict.outcome, verdict.cause) for verdict in failed)
+        return sorted(failed, key=lambda one: -counts[one.outcome, one.cause])
 
     def _verdicts(self) -> Iterable[Verdict]:
         return self._known.values()
@@ -240,15 +250,17 @@ class BranchState(ABC):
         if len(self._signatures) < 2:
             self._signatures.add(verdict.signature)
 
-    def _only_one_failure(self) -> bool:
-        """Whether all samples that are known failed alike, and they are enough to tell by."""
-        enough = max(self._per_round, TELLING_FAILURES)
-        if self._points is not None:
-            enough = min(enough, self._points)
+    @property
+    def _telling(self) -> int:
+        return max(self._per_round, TELLING_FAILURES)
+
+    def _fruitless(self, otherwise: Phase) -> Phase:
+        """`FAILED` where all samples failed alike, and they are enough to tell by."""
+        enough = self._telling if self._points is None else min(self._telling, self._points)
         if len(self._known) < enough or len(self._signatures) != 1:
-            return False
+            return otherwise
         ((outcome, _, _),) = self._signatures
-        return outcome != "feasible"
+        return otherwise if outcome == "feasible" else Phase.FAILED
 
     def _move(self, phase: Phase) -> None:
         if phase not in TRANSITIONS[self._phase]:

@@ -19,7 +19,6 @@ from spica_async.branch import (
     Tell,
     Verdict,
 )
-from spica_async.branch import state as branch_state
 
 FEASIBLE = Verdict("feasible")
 KNOWN, NEW, WAITS = Disposition.KNOWN, Disposition.NEW, Disposition.WAITS
@@ -163,51 +162,79 @@ def test_a_wave_that_waits_ends_stalled_when_it_fails_with_the_last_attempt() ->
     assert state.phase is Phase.STALLED
 
 
-@pytest.fixture
-def few_failures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two that fail alike tell that all others will."""
-    monkeypatch.setattr(branch_state, "TELLING_FAILURES", 2)
-
-
 @pytest.mark.parametrize(
     ("verdicts", "phase"),
     [
-        # Two with one cause; figures in the details make no difference.
-        ([no_room(), no_room()], Phase.FAILED),
-        ([no_room("100 tokens"), no_room("7 tokens")], Phase.FAILED),
-        ([no_room("100 tokens"), no_room("100 blocks")], Phase.ASKING),
-        ([no_room(), Verdict("failed", "no_kv_room", no_room().detail)], Phase.ASKING),
-        ([no_room(), Verdict("infeasible", "over_budget", no_room().detail)], Phase.ASKING),
-        ([Verdict("failed", "replay_error"), Verdict("failed", "replay_error")], Phase.FAILED),
-        ([Verdict("unsupported"), Verdict("unsupported")], Phase.FAILED),
-        ([FEASIBLE, no_room()], Phase.ASKING),
-        ([no_room(), FEASIBLE], Phase.ASKING),
+        ([no_room()], Phase.FAILED),
+        ([Verdict("failed", "replay_error")], Phase.FAILED),
+        ([Verdict("unsupported")], Phase.FAILED),
+        # Figures in the details differ for a reason.
+        ([no_room("100 tokens"), no_room("7 tokens")], Phase.STALLED),
+        ([no_room(), Verdict("failed", "no_kv_room", no_room().detail)], Phase.STALLED),
+        ([no_room(), Verdict("infeasible", "over_budget", no_room().detail)], Phase.STALLED),
+        ([FEASIBLE, *[no_room()] * 50], Phase.STALLED),
+        ([*[no_room()] * 32, FEASIBLE], Phase.STALLED),
     ],
     ids=str,
 )
-@pytest.mark.usefixtures("few_failures")
-def test_a_branch_ends_when_all_that_was_tried_failed_for_one_cause(
+def test_a_round_goes_on_to_its_last_attempt_whatever_its_samples_fail_by(
     verdicts: list[Verdict], phase: Phase
 ) -> None:
-    state = RoundsState(per_round=2, max_rounds=3)
-    keys = ["a", "b"]
-    state.suggested(keys)
-    for key, verdict in zip(keys, verdicts, strict=True):
-        state.settled(key, verdict)
-    assert state.phase is phase
+    state = RoundsState(per_round=3, max_rounds=3)
+    drain(state, lambda number: verdicts[number % len(verdicts)])
+    assert (state.phase, state.attempts) == (phase, 33)
     assert state.sole_failure == (verdicts[0] if phase is Phase.FAILED else None)
 
 
-@pytest.mark.usefixtures("few_failures")
-@pytest.mark.parametrize("order", [("a", "b"), ("b", "a")])
-def test_the_sole_failure_is_the_first_suggestions_whichever_arrived_first(
-    order: tuple[str, str],
+@pytest.mark.parametrize(
+    ("per_round", "max_rounds", "tried"), [(1, 20, 88), (3, 20, 88), (3, 1, 33), (16, 20, 176)]
+)
+def test_without_rounds_a_branch_that_finds_nothing_is_given_up_after_a_rounds_attempts(
+    per_round: int, max_rounds: int, tried: int
 ) -> None:
-    state = RoundsState(per_round=2, max_rounds=3)
-    state.suggested(["a", "b"])
-    for key in order:
-        state.settled(key, no_room({"a": "1 token", "b": "2 token"}[key]))
-    assert state.sole_failure == no_room("1 token")
+    for details, phase in ((("a",), Phase.FAILED), (("1", "2"), Phase.STALLED)):
+        state = ContinuousState(per_round=per_round, max_rounds=max_rounds, parallel=1, batch=1)
+        while state.wanted:
+            keys = [str(state.attempts + i) for i in range(state.wanted)]
+            state.suggested(keys)
+            for key in keys:
+                state.settled(key, no_room(details[int(key) % len(details)]))
+        if tried < 11 * per_round * max_rounds:
+            assert (state.phase, state.gives_up) == (Phase.WAITING, True)
+            state.conclude()
+            state.conclude()
+        assert (state.phase, state.gives_up) == (phase, False)
+        assert state.attempts == tried
+
+
+def test_a_success_among_the_last_in_flight_keeps_a_branch_going() -> None:
+    state = ContinuousState(per_round=1, max_rounds=20, parallel=3, batch=1)
+    state.suggested(["0", "1", "2"])
+    for number in range(88):
+        state.settled(str(number), no_room())
+        if state.wanted:
+            state.suggested([str(state.attempts) for _ in range(1)])
+    # What was asked for before is taken all the same.
+    assert (state.wanted, state.takes > 0, state.in_flight, state.gives_up) == (0, True, 2, False)
+    state.settled("88", FEASIBLE)
+    assert (state.phase, state.wanted) == (Phase.ASKING, 2)
+
+
+def test_what_others_conclude_is_no_giving_up() -> None:
+    state = ContinuousState(per_round=1, max_rounds=1, parallel=1, batch=1)
+    state.suggested(["a"])
+    state.settled("a", no_room())
+    state.conclude()
+    assert state.phase is Phase.CONVERGED
+
+
+def test_the_commonest_failures_come_first() -> None:
+    state = RoundsState(per_round=4, max_rounds=1)
+    broken = Verdict("failed", "replay_error", "it broke")
+    state.suggested(["a", "b", "c", "d"])
+    for key, verdict in {"a": broken, "b": no_room("1"), "c": FEASIBLE, "d": no_room("2")}.items():
+        state.settled(key, verdict)
+    assert state.failures() == [no_room("1"), no_room("2"), broken]
 
 
 def test_fewer_failures_than_a_rounds_target_prove_nothing() -> None:
@@ -252,28 +279,15 @@ def test_enumerated_points_have_no_limit_of_attempts_but_their_number() -> None:
     assert (state.phase, len(told)) == (Phase.EXHAUSTED, 30)
 
 
-@pytest.mark.parametrize(("per_round", "tried"), [(1, 8), (3, 9), (8, 8), (12, 12), (60, 40)])
-def test_so_many_must_fail_alike_for_all_others_to_be_given_up(per_round: int, tried: int) -> None:
-    for points in (None, 40):
-        state: BranchState = RoundsState(per_round=per_round, max_rounds=60, points=points)
+@pytest.mark.parametrize("points", [1, 2, 100])
+def test_enumerated_points_are_all_tried_though_all_fail_for_one_cause(points: int) -> None:
+    states: list[BranchState] = [
+        RoundsState(per_round=2, max_rounds=60, points=points),
+        ContinuousState(per_round=2, max_rounds=60, points=points, parallel=1, batch=1),
+    ]
+    for state in states:
         drain(state, lambda _: no_room())
-        assert state.phase is Phase.FAILED
-        assert state.attempts == (tried if points else max(per_round, tried))
-        state = ContinuousState(
-            per_round=per_round, max_rounds=60, points=points, parallel=1, batch=1
-        )
-        drain(state, lambda _: no_room())
-        assert state.phase is Phase.FAILED
-
-
-def test_enumerated_points_that_all_fail_for_one_cause_end_with_it() -> None:
-    state = RoundsState(per_round=2, max_rounds=3, points=6)
-    drain(state, lambda _: no_room())
-    assert (state.phase, state.attempts) == (Phase.FAILED, 6)
-    # Even if the cause is known with the very last of them.
-    state = RoundsState(per_round=2, max_rounds=1, points=2)
-    drain(state, lambda _: no_room())
-    assert state.phase is Phase.FAILED
+        assert (state.phase, state.attempts) == (Phase.FAILED, points)
 
 
 def test_other_than_the_wanted_number_of_suggestions_is_refused() -> None:

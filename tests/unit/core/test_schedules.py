@@ -153,10 +153,12 @@ class TestContinuous:
     async def test_a_branch_takes_over_the_slots_of_one_that_has_ended(
         self, plan_of: Callable[..., SweepPlan], monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        # Eight of disagg fail, and it is given up.
         monkeypatch.setattr("spica_async.branch.state.TELLING_FAILURES", 1)
+        monkeypatch.setattr("spica_async.branch.continuous.ATTEMPTS_PER_TARGET", 2)
         plan = plan_of(
             modes=["disagg", "agg"],
-            max_rounds=3,
+            max_rounds=6,
             candidates_per_round=4,
             parallel_evals=5,
             schedule="continuous",
