@@ -2,11 +2,13 @@
 
 Started by `workers.process` as `python -m workers.child FD EVALUATOR [WARM_UP]`. Both ways over the
 socket FD goes one JSON document a line: out first an empty error once the evaluator is imported
-(or what went wrong), then a `Measurement` for each `EvaluationRequest` that came in.
+(or what went wrong), then two for each `EvaluationRequest` that came in: an empty error again once
+all is set up for it, which is when its time begins, and a `Measurement`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pkgutil
 import queue
@@ -23,6 +25,7 @@ from pydantic import BaseModel
 from schemas.messages import EvaluationRequest, Measurement
 
 Evaluator = Callable[[EvaluationRequest], Measurement]
+SetUp = Callable[[EvaluationRequest], object]
 
 MAX_REPLY_BYTES = 512 * 1024
 """Leaves room for the envelope around a measurement."""
@@ -30,7 +33,10 @@ _MAX_DETAIL_CHARACTERS = 2000
 
 
 class ChildGreeting(BaseModel):
-    """The first line out of a child: no error means that it takes requests."""
+    """The first line out of a child, and the one before each measurement.
+
+    No error means that it is ready for what comes next.
+    """
 
     error: str | None = None
 
@@ -45,10 +51,11 @@ def main(channel_fd: int, evaluator_path: str, warm_up_path: str | None = None) 
     requests: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(channel, requests), daemon=True).start()
     greeting = ChildGreeting()
+    set_up: SetUp | None = None
     try:
         evaluate: Evaluator = pkgutil.resolve_name(evaluator_path)
         if warm_up_path is not None:
-            pkgutil.resolve_name(warm_up_path)()
+            set_up = pkgutil.resolve_name(warm_up_path)()
     except Exception as error:  # noqa: BLE001 - whatever a module does at import; it is reported
         traceback.print_exc()
         greeting = ChildGreeting(error=_one_line(error))
@@ -56,6 +63,11 @@ def main(channel_fd: int, evaluator_path: str, warm_up_path: str | None = None) 
     # After a failed start nobody sends requests: this waits for the channel's end.
     while True:
         request = EvaluationRequest.model_validate_json(requests.get())
+        if set_up is not None:
+            # The evaluation meets the same trouble, and can answer with it.
+            with contextlib.suppress(BaseException):
+                set_up(request)
+        _send(channel, ChildGreeting().model_dump_json())
         _send(channel, measure(evaluate, request))
 
 

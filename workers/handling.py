@@ -259,8 +259,13 @@ class Handler:
             if not limit.expired():
                 raise
         await slot.end()
-        detail = f"still ran after this worker's own limit of {self._hard_limit_seconds:g} s"
-        return SlotOutcome(_failed("time_limit", detail), deaths.count)
+        limited = f"this worker's own limit of {self._hard_limit_seconds:g} s"
+        failure = (
+            _failed("child_died", f"no child was set up for it within {limited}")
+            if deaths.setting_up
+            else _failed("time_limit", f"still ran after {limited}")
+        )
+        return SlotOutcome(failure, deaths.count)
 
     async def _publish(self, addressed: AddressedRequest, answer: Message) -> Handled:
         try:

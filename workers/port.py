@@ -33,9 +33,13 @@ class SlotStatistics:
 
 @dataclass(slots=True)
 class ChildDeaths:
-    """How many children have died over one evaluation; counted on by each slot that tries it."""
+    """How many children have died over one evaluation; counted on by each slot that tries it.
+
+    While `setting_up`, the evaluation has not begun: a child starts, or is set up for it.
+    """
 
     count: int = 0
+    setting_up: bool = False
 
 
 class EvaluationSlot(Protocol):

@@ -25,13 +25,15 @@ class ChildSettings:
 
     `evaluator` is the `module:name` of a `Callable[[EvaluationRequest], Measurement]`, and
     `warm_up`, if any, of a function without parameters to be called once before the first
-    request. `import_paths` are searched before this process's own `sys.path`. What a child writes
-    to stdout and stderr goes to `slot-<index>.log` in `log_folder`, or nowhere.
+    request; what it returns, if anything, is called with each request before the time of its
+    evaluation begins. `import_paths` are searched before this process's own `sys.path`. What a
+    child writes to stdout and stderr goes to `slot-<index>.log` in `log_folder`, or nowhere.
 
     A child must take requests `start_seconds` after its start, and one that does not is replaced,
-    with pauses of `restart_pause_seconds` doubled each time, `start_attempts` in all. A process
-    group that is to end gets SIGTERM, and SIGKILL after `term_grace_seconds`. The memory of a
-    running evaluation is looked at every `memory_sample_seconds`.
+    with pauses of `restart_pause_seconds` doubled each time, `start_attempts` in all. In the same
+    time it must be set up for a request. A process group that is to end gets SIGTERM, and SIGKILL
+    after `term_grace_seconds`. The memory of a running evaluation is looked at every
+    `memory_sample_seconds`.
     """
 
     evaluator: str = ENGINE_EVALUATOR

@@ -12,6 +12,7 @@ import structlog
 from pydantic import ValidationError
 
 from schemas.messages import Cause, EvaluationRequest, Measurement
+from workers.child import ChildGreeting
 from workers.groups import resident_bytes
 from workers.memory import mebibytes
 from workers.port import MAX_CHILD_DEATHS, ChildDeaths, SlotOutcome, SlotStatistics
@@ -52,6 +53,25 @@ class _LimitReachedError(Exception):
     def __init__(self, cause: Cause, detail: str) -> None:
         super().__init__(detail)
         self.cause = cause
+
+
+class _Clock:
+    """The time that one evaluation may still take; it runs while a child evaluates."""
+
+    def __init__(self, seconds: float) -> None:
+        self._left = seconds
+        self._began: float | None = None
+
+    def start(self) -> float:
+        """Run from now on; until when it may."""
+        self._began = asyncio.get_running_loop().time()
+        return self._began + self._left
+
+    def stop(self) -> None:
+        """Charge the time since it was started, if it was."""
+        if self._began is not None:
+            self._left -= asyncio.get_running_loop().time() - self._began
+            self._began = None
 
 
 class Slot:
@@ -96,20 +116,25 @@ class Slot:
         """Run one evaluation to its end, on new children as long as they die over it.
 
         `request.max_eval_seconds` bounds the running time over all of them, without the time that
-        children take to start. The slot is idle afterwards, or empty when the child had to end.
+        children take to start and to be set up for the request: one that takes more than
+        `settings.start_seconds` for that has died. The slot is idle afterwards, or empty when the
+        child had to end.
 
         Raises:
             ChildStartError: as `start`.
         """
         time = asyncio.get_running_loop().time
-        limit = math.inf if request.max_eval_seconds is None else request.max_eval_seconds
-        used = 0.0
+        seconds = request.max_eval_seconds
+        clock = _Clock(math.inf if seconds is None else seconds)
         while True:
+            deaths.setting_up = True
             child = await self._warm_child()
             self._enter(SlotState.BUSY)
             began = time()
             try:
-                measurement = await self._attempt(child, request, deadline=began + limit - used)
+                await self._set_up(child, request)
+                deaths.setting_up = False
+                measurement = await self._measure(child, request, clock.start())
                 self._enter(SlotState.IDLE)
             except _LimitReachedError as limited:
                 measurement = _failed(limited.cause, str(limited))
@@ -124,7 +149,7 @@ class Slot:
                 detail = f"{deaths.count} children died; the last: {why}"
                 measurement = _failed("child_died", detail)
             finally:
-                used += time() - began
+                clock.stop()
                 self.statistics.busy_seconds += time() - began
             self.statistics.evaluations += 1
             return SlotOutcome(measurement, deaths.count)
@@ -144,36 +169,53 @@ class Slot:
         if self._child is not None:
             await self._end_child(grace_seconds=0)
 
-    async def _attempt(
+    async def _set_up(self, child: ChildProcess, request: EvaluationRequest) -> None:
+        await child.send(request.model_dump_json())
+        limit = self._settings.start_seconds
+        try:
+            line = await self._receive(child, asyncio.get_running_loop().time() + limit)
+            ChildGreeting.model_validate_json(line)
+        except TimeoutError as error:
+            raise ChildDiedError(f"it was not set up for the request after {limit:g} s") from error
+        except ValidationError as error:
+            raise ChildDiedError("it sent something that is no greeting") from error
+
+    async def _measure(
         self, child: ChildProcess, request: EvaluationRequest, deadline: float
     ) -> Measurement:
-        await child.send(request.model_dump_json())
-        loop = asyncio.get_running_loop()
-        while True:
-            look_at = min(deadline, loop.time() + self._settings.memory_sample_seconds)
-            try:
-                async with asyncio.timeout_at(look_at):
-                    line = await child.receive()
-            except TimeoutError:
-                self._check_limits(child, request, late=loop.time() >= deadline)
-                continue
-            try:
-                return Measurement.model_validate_json(line)
-            except ValidationError as error:
-                raise ChildDiedError("it sent something that is not a measurement") from error
-
-    def _check_limits(self, child: ChildProcess, request: EvaluationRequest, *, late: bool) -> None:
-        if late:
+        try:
+            line = await self._receive(child, deadline)
+            return Measurement.model_validate_json(line)
+        except TimeoutError as error:
             raise _LimitReachedError(
                 "time_limit", f"still ran after max_eval_seconds, {request.max_eval_seconds:g}"
-            )
-        allowed = self._memory_limit_bytes
-        resident = resident_bytes(child.pid)
-        if resident > allowed:
-            raise _LimitReachedError(
-                "resource_limited",
-                f"took {mebibytes(resident)} of memory, {mebibytes(allowed)} allowed",
-            )
+            ) from error
+        except ValidationError as error:
+            raise ChildDiedError("it sent something that is not a measurement") from error
+
+    async def _receive(self, child: ChildProcess, deadline: float) -> bytes:
+        """The child's next line, whose memory is looked at meanwhile.
+
+        Raises:
+            TimeoutError: there is none by the deadline.
+            ChildDiedError: there will be none.
+            _LimitReachedError: it took too much memory.
+        """
+        time = asyncio.get_running_loop().time
+        while True:
+            try:
+                look_at = min(deadline, time() + self._settings.memory_sample_seconds)
+                async with asyncio.timeout_at(look_at):
+                    return await child.receive()
+            except TimeoutError:
+                if time() >= deadline:
+                    raise
+            allowed, resident = self._memory_limit_bytes, resident_bytes(child.pid)
+            if resident > allowed:
+                raise _LimitReachedError(
+                    "resource_limited",
+                    f"took {mebibytes(resident)} of memory, {mebibytes(allowed)} allowed",
+                )
 
     async def _warm_child(self) -> ChildProcess:
         if self._child is not None and self._child.has_exited:

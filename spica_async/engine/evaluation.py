@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from schemas.goal import SLATarget
@@ -47,7 +47,12 @@ _LOADED_LATE: Final = (
     "aisimulate_core.sdk.engine_table_view",
     "aisimulate_core.sdk.memory.kv_cache",
 )
-_PLANNER: Final = "dynamo.planner.offline.replay_adapter"
+# Behind the first is what a replay imports only when it meets its first planner.
+_PLANNER: Final = (
+    "dynamo.planner.offline.replay_adapter",
+    "dynamo.planner.offline.trace_data",
+    "dynamo.replay.planner",
+)
 # How fast this machine replayed, not what was replayed: two replays of one sample differ in it.
 _WALL_CLOCK_KEYS: Final = frozenset(
     {"wall_time_ms", "processed_tokens_per_s", "processed_output_tokens_per_s"}
@@ -58,6 +63,12 @@ _REJECTED: Final[Mapping[RejectionKind, tuple[Outcome, Cause]]] = {
     "no_performance_data": ("failed", "build_error"),
     "unsupported": ("unsupported", "engine_unsupported"),
 }
+# Candidates that differ in none of these read the same files and libraries.
+_SHARED: Final = (
+    *("model_name", "hardware_sku", "backend", "deployment_mode", "router_mode"),
+    *("enable_throughput_scaling", "enable_load_scaling"),
+)
+_TINY_LOAD: Final = SyntheticLoad(isl=64, osl=2, requests=1, concurrency=1)
 # The planner starts from the engine's performance data, or its target needs none.
 _SEEDED: Final = frozenset({"installed", "not_required"})
 # What tells whether the whole load was served.
@@ -71,16 +82,53 @@ _ENGINE_ARGUMENTS: Final[Mapping[Role, tuple[str, str]]] = {
 }
 
 
-def warm_up() -> None:
-    """Import the replay, so that the first evaluation does not pay for it."""
-    for name in (_REPLAY, *_LOADED_LATE):
-        runtime.load(name)
+def warm_up() -> Callable[[EvaluationRequest], None]:
+    """Import the replay, so that no evaluation pays for it.
+
+    Returns:
+        What to call with each request before its time begins.
+    """
+    _load(_REPLAY, *_LOADED_LATE)
+    return SetUp()
 
 
-def warm_up_with_planner() -> None:
+def warm_up_with_planner() -> Callable[[EvaluationRequest], None]:
     """Import the planner as well, whose libraries take far longer than all the rest."""
-    warm_up()
-    runtime.load(_PLANNER)
+    set_up = warm_up()
+    _load(*_PLANNER)
+    return set_up
+
+
+class SetUp:
+    """Reads what the engine reads once for all candidates of a kind, half a second's to seconds'.
+
+    That is the model's configuration and the performance tables of a backend on a system, which are
+    prepared first where nobody has done so. A planner's libraries and tables are read when it is
+    replayed; a plain replay reads no more than its arguments do.
+    """
+
+    def __init__(self) -> None:
+        self._done: set[tuple[object, ...]] = set()
+
+    def __call__(self, request: EvaluationRequest) -> None:
+        """Have everything read that the request's candidate shares with others.
+
+        Raises:
+            BaseException: whatever an evaluation meets as well, and tells better.
+        """
+        sample = request.sample
+        kind = tuple(sample.get(name) for name in _SHARED)
+        if kind in self._done:
+            return
+        arguments = replay_arguments(sample, request.sla)
+        if arguments["planner_config"] is not None:
+            replay(_TINY_LOAD, arguments)
+        self._done.add(kind)
+
+
+def _load(*names: str) -> None:
+    for name in names:
+        runtime.load(name)
 
 
 def evaluate(request: EvaluationRequest, *, prepared: bool = True) -> Measurement:
@@ -170,7 +218,7 @@ def replay(load: Load, arguments: Arguments) -> dict[str, float]:
     """Replay `load` and flatten the report, finite or not; what the replay raises propagates."""
     api = runtime.load(_REPLAY)
     if arguments["planner_config"] is not None:
-        runtime.load(_PLANNER)
+        _load(*_PLANNER)
     if isinstance(load, TraceLoad):
         result = api.run_trace_replay(load.path, **_trace_arguments(load), **arguments)
     else:

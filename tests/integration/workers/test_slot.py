@@ -231,6 +231,46 @@ class TestLimits:
             outcome = await evaluate(slot, request_to("-", max_eval_seconds=1.4))
         assert verdict(outcome) == ("feasible", None, 0)
 
+    async def test_what_a_child_sets_up_for_a_request_does_not_count(
+        self, settings: ChildSettings, request_to: MakeRequest, marked: Marked
+    ) -> None:
+        async with opened(replace(settings, warm_up="fake_evaluators:slow_set_up")) as slot:
+            for _ in range(2):
+                outcome = await evaluate(slot, request_to("succeed", max_eval_seconds=0.9))
+                assert verdict(outcome) == ("feasible", None, 0)
+            # A child that is ended for its time is followed by one that is as cold.
+            late = request_to("sleep", seconds=30, max_eval_seconds=0.3)
+            assert (await evaluate(slot, late)).measurement.cause == "time_limit"
+            outcome = await evaluate(slot, request_to("succeed", max_eval_seconds=0.9))
+            assert verdict(outcome) == ("feasible", None, 0)
+        assert len(marked("set-up-*")) == 2
+
+    async def test_a_set_up_that_takes_too_long_is_a_death_and_no_limit_of_time(
+        self, settings: ChildSettings, request_to: MakeRequest, marked: Marked
+    ) -> None:
+        # Enough for the start of a child that imports little.
+        hanging = replace(settings, warm_up="fake_evaluators:hanging_set_up", start_seconds=3.0)
+        async with opened(hanging) as slot:
+            request = request_to("succeed", max_eval_seconds=0.1)
+            outcome = await evaluate(slot, request, deaths_before=2)
+        assert verdict(outcome) == ("failed", "child_died", 3)
+        assert "not set up for the request after 3 s" in str(outcome.measurement.detail)
+        assert len(marked("set-up-*")) == 1
+
+    async def test_a_set_up_that_fails_leaves_the_answer_to_the_evaluation(
+        self, settings: ChildSettings, request_to: MakeRequest
+    ) -> None:
+        async with opened(replace(settings, warm_up="fake_evaluators:broken_set_up")) as slot:
+            assert verdict(await evaluate(slot, request_to("succeed"))) == ("feasible", None, 0)
+
+    async def test_memory_is_looked_at_during_set_up(
+        self, settings: ChildSettings, request_to: MakeRequest
+    ) -> None:
+        greedy = replace(settings, warm_up="fake_evaluators:hanging_set_up")
+        async with opened(greedy, memory_limit_bytes=1) as slot:
+            outcome = await evaluate(slot, request_to("succeed"))
+        assert verdict(outcome) == ("failed", "resource_limited", 0)
+
     async def test_all_attempts_count_together(self, slot: Slot, request_to: MakeRequest) -> None:
         request = request_to("sleep_and_exit", seconds=0.5, max_eval_seconds=1.2)
         outcome = await evaluate(slot, request)

@@ -499,6 +499,25 @@ class TestCancelling:
         assert "this worker's own limit of 1.5 s" in str(own.detail)
         assert "max_eval_seconds, 0.3" in str(asked.detail)
 
+    async def test_the_workers_own_limit_holds_over_what_is_set_up_for_a_request(
+        self,
+        bus: MemoryBus,
+        make: MakeSupervisor,
+        settings: ChildSettings,
+        request_to: MakeRequest,
+    ) -> None:
+        hanging = replace(settings, warm_up="fake_evaluators:hanging_set_up")
+        async with working(make(children=hanging, hard_limit_seconds=0.5)):
+            request = request_to("succeed", max_eval_seconds=0.1)
+            await send(bus, request)
+            results = await receive(bus, 1)
+        measurement = results[request.evaluation_id].measurement
+        # That is nothing that the candidate took.
+        assert (measurement.cause, measurement.detail) == (
+            "child_died",
+            "no child was set up for it within this worker's own limit of 0.5 s",
+        )
+
 
 class TestFailing:
     async def test_a_broken_evaluator_ends_the_worker_and_gives_requests_back(

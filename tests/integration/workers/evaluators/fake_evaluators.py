@@ -190,6 +190,34 @@ def warm_up() -> None:
     Path(os.environ["WARM_UP_MARK"]).touch()
 
 
+def slow_set_up() -> Callable[[EvaluationRequest], None]:
+    """Each child takes a while for what its first request needs."""
+    done = set[str]()
+
+    def set_up(request: EvaluationRequest) -> None:
+        if not done:
+            leave_mark(request.sample, f"set-up-{os.getpid()}")
+            time.sleep(1.0)
+        done.add(request.evaluation_id)
+
+    return set_up
+
+
+def hanging_set_up() -> Callable[[EvaluationRequest], None]:
+    def set_up(request: EvaluationRequest) -> None:
+        leave_mark(request.sample, f"set-up-{os.getpid()}")
+        time.sleep(600)
+
+    return set_up
+
+
+def broken_set_up() -> Callable[[EvaluationRequest], None]:
+    def set_up(request: EvaluationRequest) -> None:
+        panic(request.sample)
+
+    return set_up
+
+
 def fail_once() -> None:
     mark = Path(os.environ["WARM_UP_MARK"])
     if not mark.exists():
