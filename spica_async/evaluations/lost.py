@@ -40,11 +40,6 @@ class LostRequests:
         self._count = 0
         self._last_taken = 0
 
-    @property
-    def in_flight(self) -> tuple[str, ...]:
-        """What was sent and has not ended, in the order of first sending."""
-        return tuple(self._sent)
-
     def sent(self, evaluation_id: str, now: float) -> None:
         """It is with the bus, for the first time or again."""
         self._count += 1
@@ -72,6 +67,24 @@ class LostRequests:
         for sent in self._sent.values():
             sent.missing_since = None
 
+    def seen(self, held: AbstractSet[str]) -> None:
+        """Workers hold these; what is not in flight has no effect."""
+        for name in held & self._sent.keys():
+            sent = self._sent[name]
+            sent.was_held, sent.dropped, sent.missing_since = True, False, None
+            self._last_taken = max(self._last_taken, sent.first_number)
+
+    def queue_deleted(self) -> list[str]:
+        """What to send again at once, since it went with the queue that it waited in.
+
+        What a worker has had may be with it still, even if that is not heard of at the moment. It
+        is looked for from now on like all else; given back to the queue, it would be gone.
+        """
+        waited = [name for name, sent in self._sent.items() if sent.dropped or not sent.was_held]
+        for sent in self._sent.values():
+            sent.was_held, sent.missing_since = False, None
+        return waited
+
     def due(self, *, held: AbstractSet[str], queued: int, now: float) -> list[str]:
         """What to send again.
 
@@ -80,10 +93,7 @@ class LostRequests:
             queued: how many requests wait in the queue, whosever they are.
             now: seconds, by any clock that only goes on.
         """
-        for name in held & self._sent.keys():
-            sent = self._sent[name]
-            sent.was_held, sent.dropped, sent.missing_since = True, False, None
-            self._last_taken = max(self._last_taken, sent.first_number)
+        self.seen(held)
         return [
             name
             for name, sent in self._sent.items()

@@ -136,6 +136,8 @@ class RequestSender:
             missing = {spec.name for spec in specs if not await exists(self._bus, spec)}
             if not missing | self._unmended:
                 return True
+            # Before the pause, in which a worker that is slow may seem to be gone.
+            self._lost.seen(self._fleet.held(self._now))
             if missing - self._unmended:
                 log.warning("coordinator.queues_missing", queues=sorted(missing))
             self._unmended |= missing
@@ -151,8 +153,8 @@ class RequestSender:
             self._fleet.obstacle = None
             mended, self._unmended = self._unmended, set()
             if self._requests.name in mended:
-                held = self._fleet.held(self._now)
-                await self._send_again(one for one in self._lost.in_flight if one not in held)
+                self._lost.seen(self._fleet.held(self._now))
+                await self._send_again(self._lost.queue_deleted())
             return True
 
     async def _send_again(self, evaluation_ids: Iterable[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -65,7 +66,14 @@ class TestPredeclaredWithOtherArguments:
 
 
 class TestDeletedInMidSweep:
-    @pytest.mark.parametrize("hears_of_it", ["by-the-next-request", "by-looking"])
+    @pytest.mark.parametrize(
+        "hears_of_it",
+        [
+            "by-the-next-request",
+            "by-looking",
+            pytest.param("of-silent-workers", marks=pytest.mark.slow),
+        ],
+    )
     async def test_requests(
         self,
         *,
@@ -76,16 +84,23 @@ class TestDeletedInMidSweep:
         tmp_path: Path,
         hears_of_it: str,
     ) -> None:
+        silent = hears_of_it == "of-silent-workers"
         fates.lay_out(Fate.HOLD, 2)
-        workers.start()
-        async with sweeping(broker_vhost.url, tmp_path, impatient=True) as sweep:
+        worker = workers.start()
+        async with sweeping(broker_vhost.url, tmp_path, impatient=not silent) as sweep:
             await fates.until_held(2)
             await until(lambda: sweep.fleet.busy == 2, "the coordinator knows")
+            if silent:
+                # As on a host that is far too busy.
+                worker.signal(signal.SIGSTOP)
+                await until(lambda: not sweep.fleet.workers, "it seems to be gone")
             waiting = (await operator.queue_status(REQUESTS.name)).ready
             assert waiting == 2
             await operator.delete_queue(REQUESTS.name)
-            if hears_of_it == "by-looking":
+            if hears_of_it != "by-the-next-request":
                 await until_there(operator, REQUESTS.name)
+            if silent:
+                worker.signal(signal.SIGCONT)
             fates.release()
             result = await sweep.result()
         await check_exact(sweep, result, may_resend=True)

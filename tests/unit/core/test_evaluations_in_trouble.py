@@ -20,6 +20,7 @@ from spica_async.bus.port import (
     BusError,
     BusUnavailableError,
     Consumer,
+    Delivery,
     DeliveryLostError,
     Message,
     QueueNotFoundError,
@@ -35,12 +36,14 @@ from spica_async.bus.topology import (
 )
 from spica_async.errors import SpicaError, first_cause
 from spica_async.evaluations import EvaluationGivenUpError, Evaluations
-from spica_async.evaluations.in_flight import WATCH_SECONDS
+from spica_async.evaluations.in_flight import LOST_AFTER_SECONDS, WATCH_SECONDS
 from spica_async.evaluations.incoming import acknowledge
 from spica_async.fleet import FleetView
 
 SOON_SECONDS = 2 * WATCH_SECONDS
 """Before anything would be missed for lack of heartbeats."""
+SILENT_SECONDS = 40.0
+"""Of a worker that is not known to be there any more."""
 
 
 async def beat(bus: MemoryBus, second: float, *evaluations: str, **told: Any) -> None:
@@ -165,6 +168,49 @@ def test_requests_of_a_deleted_queue_are_sent_again_but_for_those_that_are_held(
     ]
 
 
+def test_what_a_silent_worker_held_is_not_taken_to_be_lost_with_the_queue() -> None:
+    async def main() -> list[float]:
+        bus = MemoryBus()
+        came: list[float] = []
+
+        async def take(requests: Consumer) -> Delivery:
+            delivery = await anext(aiter(requests))
+            came.append(asyncio.get_running_loop().time())
+            return delivery
+
+        async with (
+            Evaluations.open(
+                bus, coordinator="sweep", fingerprint="engine", parallel=3
+            ) as evaluations,
+            bus.consume(REQUESTS, prefetch=1) as requests,
+            asyncio.TaskGroup() as group,
+        ):
+            for name in "abc":
+                group.create_task(evaluations.evaluate(request(name)))
+            held = await take(requests)
+            await beat(bus, 0, "a")
+            await asyncio.sleep(SILENT_SECONDS)
+            assert evaluations.resent == 0
+            await bus.delete_queue(REQUESTS)
+            came.append(asyncio.get_running_loop().time())
+            with pytest.raises(DeliveryLostError):
+                await held.ack()
+            for name in "bc":
+                delivery = await take(requests)
+                assert delivery.message.message_id == name
+                assert evaluations.resent == 2
+                await send(bus, completed(name))
+                await delivery.ack()
+            # Of that worker nothing more is heard.
+            assert (await take(requests)).message.message_id == "a"
+            await send(bus, completed("a"))
+        return came
+
+    _, deleted, _, again, at_last = run_in_virtual_time(main())
+    assert again - deleted < SOON_SECONDS
+    assert LOST_AFTER_SECONDS <= at_last - deleted < LOST_AFTER_SECONDS + 2 * SOON_SECONDS
+
+
 class DistantBus(MemoryBus):
     """Everything takes a moment, and others go on meanwhile."""
 
@@ -194,7 +240,7 @@ def test_what_has_ended_is_not_sent_again() -> None:
             await asked
             await asyncio.sleep(1000)
             assert evaluations.resent == 1
-            assert evaluations._sender._lost.in_flight == ()
+            assert evaluations._sender._lost.queue_deleted() == []
 
     run_in_virtual_time(main())
 

@@ -88,10 +88,27 @@ def test_what_the_bus_has_dropped_is_due_however_long_the_queue_is(lost: LostReq
 def test_what_has_ended_is_not_looked_for(lost: LostRequests) -> None:
     lost.sent("a", 0.0)
     lost.sent("b", 0.0)
-    assert list(lost.in_flight) == ["a", "b"]
+    assert lost.queue_deleted() == ["a", "b"]
     lost.ended("a")
     lost.ended("never sent")
     lost.dropped("a")
     lost.due(held=NOBODY, queued=0, now=0.0)
     assert lost.due(held=NOBODY, queued=0, now=100.0) == ["b"]
-    assert list(lost.in_flight) == ["b"]
+    assert lost.queue_deleted() == ["b"]
+
+
+def test_what_waited_in_a_deleted_queue_is_due_at_once_and_what_was_held_as_ever(
+    lost: LostRequests,
+) -> None:
+    for name in "abcd":
+        lost.sent(name, 0.0)
+    lost.seen({"a", "b"})
+    lost.dropped("b")
+    assert lost.queue_deleted() == ["b", "c", "d"]
+    for name in "bcd":
+        lost.sent(name, 0.0)
+    # It cannot have been given back to a queue that is gone, so it does not wait in the new one.
+    assert lost.due(held=NOBODY, queued=3, now=10.0) == []
+    assert lost.due(held=NOBODY, queued=3, now=39.0) == []
+    assert lost.due(held=NOBODY, queued=3, now=40.0) == ["a"]
+    assert lost.due(held={"a"}, queued=3, now=41.0) == []
