@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from textwrap import shorten
+from typing import Final, Protocol
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -23,6 +24,8 @@ from spica_async.outcome import found_nothing
 from spica_async.scoring import Candidate, pareto_front, rank
 from spica_async.sweep import Viewer
 from spica_async.units import figure, objective, seconds
+
+_CELL_WIDTH: Final = 100
 
 
 class ProgressConsole(Console):
@@ -241,7 +244,10 @@ def candidate_line(record: CandidateRecord, goal: OptimizationGoal) -> str:
 def best_so_far(branch: BranchCourse, goal: OptimizationGoal) -> str:
     """The best candidate of a branch, or the size of its front, or why there is none."""
     if not branch.candidates:
-        return f"none: {found_nothing(branch.state)}" if branch.state.causes else "-"
+        if not branch.state.causes:
+            return "-"
+        # The engine's own words may be pages.
+        return shorten(f"none: {found_nothing(branch.state)}", _CELL_WIDTH, placeholder=" ...")
     if goal.target is OptimizationTarget.PARETO:
         return f"{len(pareto_front(branch.candidates, goal.objectives))} on the front"
     best: Candidate = rank(branch.candidates)[0]

@@ -33,6 +33,10 @@ def broken_in_many_ways(sample: Sample) -> Measurement:
     return Measurement(outcome="failed", cause="replay_error", detail=detail)
 
 
+def broken_at_length(sample: Sample) -> Measurement:
+    return Measurement(outcome="failed", cause="replay_error", detail="it broke " * 50)
+
+
 @pytest.fixture
 def plan(
     make_config: Callable[..., SmartSearchConfig],
@@ -69,6 +73,8 @@ async def test_progress_shows_what_all_that_was_tried_fails_by(plan: SweepPlan) 
     shown = best_so_far(run.branch, plan.config.goal)
     count = len(run.ledger.records)
     assert shown.startswith(f"none: {count} of {count} are failed: replay_error: it broke at ")
+    run = await run_search(plan, measure=broken_at_length)
+    assert best_so_far(run.branch, plan.config.goal).endswith("it broke it broke ...")
 
 
 def course_of(plan: SweepPlan) -> BranchCourse:
