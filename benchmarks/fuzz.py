@@ -42,6 +42,8 @@ def main() -> int:
     parser.add_argument("--show", action="store_true", help="print the cases, and try none")
     parser.add_argument("--child", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    # Of spoilt texts there are some that no terminal can show.
+    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # it is no other stream
     cases = range(options.first, options.first + options.count)
     kinds = [options.only] if options.only else list(_PER_CHILD)
     if options.child is not None:
