@@ -351,19 +351,10 @@ def test_a_setting_is_set_once_it_says_something_else_than_its_default(
     assert space.is_set(name) is is_set
 
 
-@pytest.mark.parametrize("knob", [*SEARCH_CHOICES, *COMPOSITE_PRESETS])
-def test_a_list_of_thousands_is_not_compared_with_itself(
+@pytest.mark.parametrize("knob", ["backend", "router_mode", "planner_fpm_sampling"])
+def test_an_entry_of_any_length_leaves_the_problem_in_a_line(
     problem_of: Callable[..., str], knob: str
 ) -> None:
-    found = problem_of(space={knob: [f"entry {number}" for number in range(1001)]})
-    assert found == f"search_space.{knob}: 1,001 entries; a list has at most 1,000 here"
-
-
-@pytest.mark.parametrize("knob", ["backend", "router_mode", "planner_fpm_sampling"])
-@pytest.mark.parametrize("again", [False, True], ids=["strange", "twice"])
-def test_an_entry_of_any_length_leaves_the_problem_in_a_line(
-    problem_of: Callable[..., str], knob: str, *, again: bool
-) -> None:
-    found = problem_of(space={knob: ["x" * 100_000] * (1 + again)})
+    found = problem_of(space={knob: ["x" * 100_000]})
     assert found.startswith(f"search_space.{knob}")
     assert len(found) < 1000
