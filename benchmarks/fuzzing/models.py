@@ -24,7 +24,7 @@ from spica_async.plan.answers import Answers
 from spica_async.plan.build import plan_sweep
 from spica_async.plan.installed import InstalledEngine
 
-_LONGEST_LINE: Final = 1000
+_LONGEST_LINE: Final = 3000
 _UNPRINTABLE: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _CONFIG: Final = "config.json"
 _QUANT: Final = "hf_quant_config.json"
