@@ -14,7 +14,7 @@ CLUSTER := /etc/postgresql-common/createcluster.d/spica.conf
 export UV_FIND_LINKS :=
 export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 
-.PHONY: run test test-slow bench bench-journal bench-messaging bench-optimizer bench-rival bench-scheduling bench-replay bench-warm-start bench-setup soak torture lint format lock setup broker postgres schemas clean help
+.PHONY: run test test-slow bench bench-journal bench-messaging bench-optimizer bench-rival bench-scheduling bench-replay bench-warm-start bench-setup soak torture fuzz lint format lock setup broker postgres schemas clean help
 
 help: ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -65,6 +65,9 @@ soak: setup broker ## Ten minutes of random faults; every sweep must end with ex
 
 torture: setup broker ## A hundred kills in one sweep, which must end with exactly its budget.
 	$(BIN)/python benchmarks/torture.py --kills 100 --seed 1
+
+fuzz: setup ## Ten thousand spoilt documents, traces, model folders and messages each (half an hour).
+	$(BIN)/python benchmarks/fuzz.py --count 10000
 
 lint: setup ## ruff and mypy.
 	$(BIN)/ruff check .

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from pydantic import BaseModel, ConfigDict
+
+_LONGEST_SHOWN: Final = 100
 
 
 class FieldError(ValueError):
@@ -12,6 +16,12 @@ class FieldError(ValueError):
         super().__init__(f"{field}: {problem}")
         self.field = field
         self.problem = problem
+
+
+def shown(value: object) -> str:
+    """A value as an error can name it: in one line that a person still reads."""
+    text = repr(value)
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
 
 
 class ConfigModel(BaseModel):

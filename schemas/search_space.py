@@ -15,7 +15,7 @@ from pydantic import (
     model_validator,
 )
 
-from schemas.base import ConfigModel, FieldError
+from schemas.base import ConfigModel, FieldError, shown
 from schemas.presets import (
     FPM_SAMPLINGS,
     LOAD_PREDICTOR_FAMILIES,
@@ -122,7 +122,7 @@ def _composite_entry(value: object, info: ValidationInfo) -> object:
         if knob == "load_predictor_candidates":
             _check_predictor_fields(value)
     elif not isinstance(value, str) or value not in COMPOSITE_PRESETS[knob]:
-        raise ValueError(f"{value!r} is not a choice; use {_composite_choices(knob)}")
+        raise ValueError(f"{shown(value)} is not a choice; use {_composite_choices(knob)}")
     return value
 
 
@@ -173,7 +173,7 @@ def _pinned_config(value: object) -> object:
         return PinnedShape.model_validate(value)
     if not isinstance(value, PinnedShape | PinnedPair):
         raise ValueError(  # noqa: TRY004  # pydantic's way
-            f"a mapping, {{tp: ...}} or {{prefill: {{...}}, decode: {{...}}}}, not {value!r}"
+            f"a mapping, {{tp: ...}} or {{prefill: {{...}}, decode: {{...}}}}, not {shown(value)}"
         )
     return value
 
@@ -276,7 +276,7 @@ class SearchSpace(ConfigModel):
         assert isinstance(value, list)  # noqa: S101  # checked the line before
         for entry in value:
             if isinstance(entry, bool) or entry not in choices:
-                raise ValueError(f"{entry!r} is not a choice; use {_listed(choices)}")
+                raise ValueError(f"{shown(entry)} is not a choice; use {_listed(choices)}")
         return value
 
     @field_validator(*COMPOSITE_PRESETS, mode="before")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Hashable, Iterable
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Final, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -15,6 +15,9 @@ from schemas.base import FieldError
 from schemas.config import SmartSearchConfig
 from schemas.search_space import COMPOSITE_MODELS
 from spica_async.errors import InputError
+
+_MOST_PROBLEMS: Final = 20
+"""No person reads more at once, and the names of all keys may stand in each."""
 
 
 def load_config(path: Path) -> SmartSearchConfig:
@@ -34,8 +37,12 @@ def load_config(path: Path) -> SmartSearchConfig:
 
 
 def describe(error: ValidationError, model: type[BaseModel] = SmartSearchConfig) -> list[str]:
-    """One line per problem, `field.path: what is wrong and what is allowed`."""
-    return [_describe_one(details, model) for details in error.errors()]
+    """One line per problem, `field.path: what is wrong and what is allowed`; the first of many."""
+    problems = error.errors(include_url=False)
+    told = [_describe_one(details, model) for details in problems[:_MOST_PROBLEMS]]
+    if len(problems) > _MOST_PROBLEMS:
+        told.append(f"and {len(problems) - _MOST_PROBLEMS:,} more problems")
+    return told
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:

@@ -15,6 +15,11 @@ _REJECTIONS: Final[tuple[tuple[str, RejectionKind], ...]] = (
     ("divisible by", "indivisible"),
     ("required op-level data unavailable", "no_performance_data"),
     ("no backend version is available", "no_performance_data"),
+    # Of models that it has for some shapes alone, such as those without attention DP.
+    ("no timing data for", "no_performance_data"),
+    ("num_gpu_blocks must be positive", "no_kv_room"),
+    # Of a model folder that leaves out what the KV cache of a token is made of.
+    ("insufficient model metadata", "unsupported"),
 )
 
 

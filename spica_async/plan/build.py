@@ -145,9 +145,16 @@ def _facts(space: SearchSpace, engine: PlanningEngine) -> tuple[ModelFacts, Hard
     except UnknownSkuError as error:
         raise InputError(f"search_space.hardware_sku: {error}") from None
     try:
-        return engine.model_facts(space.model_name), hardware
+        model = engine.model_facts(space.model_name)
     except UnknownModelError as error:
         raise InputError(f"search_space.model_name: {error}") from None
+    # The engine counts what a config.json tells of, and is content with nothing.
+    if model.weight_bytes <= 0:
+        raise InputError(
+            f"search_space.model_name: model {space.model_name!r} cannot be modelled: by its "
+            f"configuration a {model.architecture} has no weights"
+        )
+    return model, hardware
 
 
 def _check_composites(space: SearchSpace, engine: PlanningEngine) -> None:

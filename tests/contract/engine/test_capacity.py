@@ -89,10 +89,28 @@ def test_capacity_is_that_of_one_rank() -> None:
             "unsupported",
             "only for backend",
         ),
+        (
+            agg(
+                model_name="deepseek-ai/DeepSeek-V4.1-Flash",
+                is_moe=True,
+                **shape(attention_dp=4, moe_ep=4),
+            ),
+            "no_performance_data",
+            "requires attention_dp_size=1",
+        ),
+        (
+            agg(
+                model_name="nvidia/Gemma-4-31B-IT-NVFP4",
+                is_moe=True,
+                **shape(tp=2, moe_ep=2),
+            ),
+            "no_performance_data",
+            "require moe_ep_size=1",
+        ),
     ],
     ids=[
         *("memory", "quantised experts", "heads", "unmeasured model", "unmeasured system"),
-        "another backend's offloading",
+        *("another backend's offloading", "model without attention DP", "model without experts"),
     ],
 )
 def test_a_shape_that_cannot_be_is_rejected_with_its_reason(

@@ -191,3 +191,11 @@ def test_a_trace_in_the_home_of_nobody_is_refused(
 ) -> None:
     with pytest.raises(InputError, match=r"^workload\.trace_path: ~no-such-user/a "):
         load_blocks(workload={"trace_path": "~no-such-user/a"})
+
+
+def test_of_many_problems_the_first_are_told(load_blocks: Callable[..., SmartSearchConfig]) -> None:
+    with pytest.raises(InputError) as refusal:
+        load_blocks(sweep={f"key_{number:03}": 1 for number in range(1000)})
+    _, *lines = (line.strip() for line in str(refusal.value).splitlines())
+    told = [f"sweep.key_{number:03}" for number in range(20)]
+    assert [line.partition(":")[0] for line in lines] == [*told, "and 980 more problems"]

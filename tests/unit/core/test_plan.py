@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import cast
 
 import pytest
@@ -11,6 +12,7 @@ from support.planning import ROOMY, FakeEngine, configs, plan, refusal, reject_t
 
 from schemas.messages import Sample
 from schemas.search_space import Role
+from spica_async.engine.facts import ModelFacts
 from spica_async.engine.refusals import ShapeRejectedError
 from spica_async.plan.types import Dropped
 from spica_async.space.capacity import CapacityKey
@@ -306,3 +308,11 @@ def test_no_pin_leaves_the_limits(menu: list[dict[str, int]], one: int, other: i
         pool = plan(space).branches[0].pool
         assert len(pool) == len({(pin["tp"], pin["replicas"]) for pin in menu})
         assert set(pool.used_gpus.tolist()) == set(used)
+
+
+def test_a_model_without_weights_is_refused() -> None:
+    class Weightless(FakeEngine):
+        def model_facts(self, model: str) -> ModelFacts:
+            return replace(super().model_facts(model), weight_bytes=0)
+
+    assert refusal(engine=Weightless()).startswith("search_space.model_name: model 'a/model' ")

@@ -349,3 +349,12 @@ def test_a_setting_is_set_once_it_says_something_else_than_its_default(
 ) -> None:
     space = SearchSpace.model_validate({**REQUIRED, **AGG, name: value})
     assert space.is_set(name) is is_set
+
+
+@pytest.mark.parametrize("knob", ["backend", "router_mode", "planner_fpm_sampling"])
+def test_an_entry_of_any_length_leaves_the_problem_in_a_line(
+    problem_of: Callable[..., str], knob: str
+) -> None:
+    found = problem_of(space={knob: ["x" * 100_000]})
+    assert found.startswith(f"search_space.{knob}")
+    assert len(found) < 1000
