@@ -225,7 +225,7 @@ class SweepRunner:
     async def _look_around(self, group: asyncio.TaskGroup) -> None:
         self._look.clear()
         try:
-            rows = await self._journal.sweeps(UNFINISHED, wished=True)
+            rows = await self._journal.wanted(UNFINISHED)
             await self._grant([row for row in rows if row.wish is not None])
             if not self.is_ending and self._bus_trouble is None:
                 managed = [row for row in rows if row.status in UNFINISHED and row.managed]
