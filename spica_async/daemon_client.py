@@ -14,7 +14,7 @@ from urllib.parse import quote
 from uuid import uuid4
 
 import httpx2 as httpx
-from pydantic import BaseModel, SecretStr, TypeAdapter, ValidationError
+from pydantic import BaseModel, PositiveInt, SecretStr, TypeAdapter, ValidationError
 from tenacity import (
     RetryCallState,
     Retrying,
@@ -34,6 +34,7 @@ Verb = Literal["cancel", "pause", "resume"]
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
 _SUMMARIES: Final[TypeAdapter[list[SweepSummary]]] = TypeAdapter(list[SweepSummary])
+_NUMBER: Final[TypeAdapter[PositiveInt]] = TypeAdapter(PositiveInt)
 _TIMEOUT: Final = httpx.Timeout(30.0, connect=5.0)
 _SUBMIT_TIMEOUT: Final = httpx.Timeout(30.0, connect=5.0, read=300.0)
 """A daemon reads a trace to its end before it answers."""
@@ -184,19 +185,24 @@ class DaemonClient:
                 f"{error}; it may have taken the sweep in: see spica-async list"
             ) from None
 
-    def sweeps(self, state: str | None = None) -> list[SweepSummary]:
-        """All sweeps, or those in one state; the latest submitted first."""
-        found: dict[str, SweepSummary] = {}
-        params = {"limit": _PAGE} if state is None else {"limit": _PAGE, "state": state}
+    def sweeps(self, state: str | None = None, *, most: int) -> list[SweepSummary]:
+        """The latest sweeps, or of those in one state; the latest submitted first.
+
+        Args:
+            state: which; None: all.
+            most: so many at most.
+        """
+        found: list[SweepSummary] = []
+        params: dict[str, str | int] = {} if state is None else {"state": state}
         while True:
-            answer = self._ask("GET", "/v1/sweeps", params=params | {"offset": len(found)})
+            params["limit"] = min(_PAGE, most - len(found))
+            answer = self._ask("GET", "/v1/sweeps", params=params)
             with self._understanding():
-                page = _SUMMARIES.validate_json(answer.content)
-            known = len(found)
-            # What is submitted meanwhile moves the others on, into the next page.
-            found |= {sweep.sweep_id: sweep for sweep in page}
-            if len(page) < _PAGE or len(found) == known:
-                return list(found.values())
+                found += _SUMMARIES.validate_json(answer.content)
+            link = answer.links.get("next")
+            if link is None or len(found) >= most:
+                return found
+            params = dict(httpx.URL(link["url"]).params)
 
     def sweep(self, sweep_id: str) -> SweepDetail:
         """One sweep."""
@@ -211,13 +217,19 @@ class DaemonClient:
         self._ask("DELETE", _path(sweep_id))
 
     def events(
-        self, sweep_id: str, *, after: int = 0, is_enough: Callable[[], bool] = lambda: False
+        self,
+        sweep_id: str,
+        *,
+        after: int = 0,
+        on_unread: Callable[[int], None] = lambda _: None,
+        is_enough: Callable[[], bool] = lambda: False,
     ) -> Iterator[SweepEvent]:
         """What happens to a sweep from an event on, over one connection, for as long as it lasts.
 
         Args:
             sweep_id: of the sweep.
             after: number of the last event that is known.
+            on_unread: told the number of an event that the daemon, or this version, cannot read.
             is_enough: ends it; asked whenever something has come, if only a sign of life.
         """
         url = f"{self.address.url}{_path(sweep_id)}/events"
@@ -229,13 +241,18 @@ class DaemonClient:
             if not answer.is_success:
                 answer.read()
                 self._refuse(answer)
+            if answer.status_code == HTTPStatus.NO_CONTENT:
+                return
             assert isinstance(answer.stream, httpx.SyncByteStream)  # noqa: S101  # of this client
             # Signs of life are comments, which an EventSource keeps to itself.
             answer.stream = _Heard(answer.stream, is_enough)
             for event in httpx.EventSource(answer, max_event_size=None):
-                with self._understanding():
-                    told = SWEEP_EVENT.validate_json(event.data)
-                yield told
+                try:
+                    yield SWEEP_EVENT.validate_json(event.data)
+                except ValidationError:
+                    with self._understanding():
+                        number = _NUMBER.validate_python(event.id)
+                    on_unread(number)
 
     def follow(self, sweep_id: str, on_trouble: Callable[[str], None]) -> Iterator[SweepEvent]:
         """All that has happened and happens to a sweep, each once, until it ends.
@@ -246,7 +263,7 @@ class DaemonClient:
 
         Args:
             sweep_id: of the sweep.
-            on_trouble: told when the daemon has stopped to answer.
+            on_trouble: told when the daemon has stopped to answer, and which event is left out.
         """
         following = _Following(self, sweep_id, on_trouble, self._quiet_seconds)
         while (event := following.next()) is not None:
@@ -369,7 +386,10 @@ class _Following:
             self._was_over = self._is_over()
             self._quiet_since = time.monotonic()
             self._events = self._client.events(
-                self._sweep_id, after=self._last, is_enough=self._is_quiet_and_over
+                self._sweep_id,
+                after=self._last,
+                on_unread=self._leave_out,
+                is_enough=self._is_quiet_and_over,
             )
         try:
             for event in self._events:
@@ -387,6 +407,11 @@ class _Following:
             # The daemon has ended the stream, not the sweep.
             raise DaemonSilentError(f"{self._client.address}: it tells no more of the sweep")
         return None
+
+    def _leave_out(self, number: int) -> None:
+        if number > self._last:
+            self._last = number
+            self._on_trouble(f"event {number} cannot be read by this version, and is left out")
 
     def _is_over(self) -> bool:
         return self._client.sweep(self._sweep_id).state in _OVER

@@ -257,6 +257,7 @@ def submit(
 def list_sweeps(
     *,
     state: Annotated[str | None, typer.Option(help="only those that are e.g. running")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="the latest so many", metavar="N")] = 1000,
     daemon: options.Daemon = None,
     token_file: options.TokenFile = None,
     json: options.AsJson = False,
@@ -265,7 +266,7 @@ def list_sweeps(
     from spica_async.cli.daemon_client import list_command  # noqa: PLC0415  # `--help` stays light
     from spica_async.daemon_client import DaemonAddress  # noqa: PLC0415  # as above
 
-    list_command(DaemonAddress.read(daemon, token_file), state, as_json=json)
+    list_command(DaemonAddress.read(daemon, token_file), state, limit=limit, as_json=json)
 
 
 @app.command()

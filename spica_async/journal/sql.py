@@ -168,7 +168,8 @@ class SqlJournal:
         """See `Journal.counts`."""
 
         def work(connection: Connection) -> dict[str, int]:
-            return {status: count for status, count in connection.execute(queries.by_status())}
+            found = connection.execute(queries.by_status())
+            return {row[0]: row[1] for row in found}
 
         return await self._do.read(work)
 

@@ -27,10 +27,14 @@ _NUMBERS = {
 }
 _PARTS = (
     f"INSERT INTO sweeps ({_COLUMNS}) {{numbers}} SELECT {_VALUES} FROM numbers",
-    "INSERT INTO facts (sweep_id, number, kind, body, recorded_at) {numbers}"
-    " SELECT 'sweep-' || n, 1, 'ended', '{{}}', {first} + n FROM numbers",
-    "INSERT INTO events (sweep_id, number, body, recorded_at) {numbers}"
-    " SELECT 'sweep-' || n, 1, '{{}}', {first} + n FROM numbers",
+    """
+    INSERT INTO facts (sweep_id, number, kind, body, recorded_at) {numbers}
+    SELECT 'sweep-' || n, 1, 'ended', '{{}}', {first} + n FROM numbers
+    """,
+    """
+    INSERT INTO events (sweep_id, number, body, recorded_at) {numbers}
+    SELECT 'sweep-' || n, 1, '{{}}', {first} + n FROM numbers
+    """,
 )
 
 
@@ -49,8 +53,7 @@ async def add_ended(
     engine = journal._database.engine
     numbers = _NUMBERS[engine.dialect.name].format(count=count)
     parts = [
-        part.format(numbers=numbers, first=first, config=config, summary=summary)
-        for part in _PARTS
+        part.format(numbers=numbers, first=first, config=config, summary=summary) for part in _PARTS
     ]
 
     def fill(connection: Any) -> None:

@@ -18,7 +18,10 @@ from spica_async.daemon.http.problems import ProblemError
 from spica_async.errors import InputError
 
 JSON_TYPES: Final = frozenset({"application/json"})
-YAML_TYPES: Final = frozenset({"application/yaml", "text/yaml"})
+YAML_TYPES: Final = frozenset(
+    # The first is registered (RFC 9512); the others were in use before it, and still are.
+    {"application/yaml", "application/x-yaml", "text/yaml", "text/x-yaml", "text/vnd.yaml"}
+)
 _MOST_NODES: Final = 100_000
 _READ_IN_VAIN: Final = 16
 """How many times the longest body is taken and dropped, for its sender to read why."""
@@ -54,12 +57,7 @@ async def read_submission(
         InputError: it is no sound submission; the message names the field or the line.
         ProblemError: it is too long, does not come, or is of a type that is not known.
     """
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind not in JSON_TYPES | YAML_TYPES:
-        known = ", ".join(sorted(JSON_TYPES | YAML_TYPES))
-        raise ProblemError(
-            HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"Content-Type: one of {known}, not {kind!r}"
-        )
+    kind = _kind(request)
     try:
         async with asyncio.timeout(body_seconds):
             body = await _read(request, body_bytes)
@@ -73,6 +71,31 @@ async def read_submission(
     return await asyncio.to_thread(
         _understand, body, yaml=kind in YAML_TYPES, priority=priority, use_cache=use_cache
     )
+
+
+def _kind(request: Request) -> str:
+    """The type of a request's body.
+
+    Raises:
+        ProblemError: it is not known, or the body is packed.
+    """
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind not in JSON_TYPES | YAML_TYPES:
+        known = ", ".join(sorted(JSON_TYPES | YAML_TYPES))
+        sent = repr(kind) if kind else "nothing"
+        raise ProblemError(
+            HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+            f"Content-Type: one of {known}, not {sent}",
+            {"Accept": known},
+        )
+    packed = request.headers.get("content-encoding", "identity").strip().lower()
+    if packed != "identity":
+        raise ProblemError(
+            HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+            f"Content-Encoding: send the body as it is, not {packed!r}",
+            {"Accept-Encoding": "identity"},
+        )
+    return kind
 
 
 async def _read(request: Request, most: int) -> bytes:
@@ -98,7 +121,8 @@ async def _read(request: Request, most: int) -> bytes:
 
 def _understand(body: bytes, *, yaml: bool, priority: int | None, use_cache: bool | None) -> Wish:
     try:
-        text = body.decode()
+        # Some editors put a mark before a text in UTF-8, which is none of its characters.
+        text = body.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(f"not a UTF-8 text ({error.reason})") from None
     submission = SweepSubmission(config={}) if yaml else _from_json(text)

@@ -172,7 +172,10 @@ class TestRetiring:
         ],
     )
     async def test_what_may_yet_be_gone_on_with_is_kept(
-        self, journal: SqlJournal, status: str, goes: bool
+        self,
+        journal: SqlJournal,
+        status: str,
+        goes: bool,  # noqa: FBT001  # a parameter of the test
     ) -> None:
         await add_ended(journal, 1, first=1000.0)
         await journal._database.write(
