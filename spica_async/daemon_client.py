@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -27,6 +27,7 @@ from tenacity import (
 from schemas.daemon import Problem, SweepDetail, SweepSubmission, SweepSummary
 from schemas.lifecycle import SWEEP_EVENT, SweepEvent, SweepFailed, SweepPaused
 from spica_async.daemon.http.address import DEFAULT_URL, URL_VARIABLE, is_loopback
+from spica_async.daemon.http.own_token import addresses_of, read_own_token
 from spica_async.daemon.http.tokens import TOKEN_VARIABLE, read_tokens
 from spica_async.errors import InputError, SpicaError
 
@@ -42,6 +43,7 @@ _SUBMIT_AGAIN: Final = stop_after_attempt(6) | stop_after_delay(300.0)
 """For how long a submission without an answer is sent again: while a daemon starts, and once more
 where it takes its time.
 """
+_HTTP_PORT: Final = 80
 _PAGE: Final = 1000
 """Sweeps in one answer."""
 _STREAM_TIMEOUT: Final = httpx.Timeout(30.0, connect=5.0, read=60.0)
@@ -77,7 +79,7 @@ class DaemonAddress:
 
     Attributes:
         url: without a slash at its end.
-        token: none: it is not asked for one.
+        token: none: that which a daemon of this user's has left in a file, if there is one.
     """
 
     url: str
@@ -143,6 +145,7 @@ class DaemonClient:
             headers["Authorization"] = f"Bearer {address.token.get_secret_value()}"
         self._http = httpx.Client(
             headers=headers,
+            auth=_OwnToken() if address.token is None else None,
             timeout=_TIMEOUT,
             # A proxy does not know this machine by these names.
             trust_env=not is_loopback(httpx.URL(address.url).host),
@@ -292,7 +295,8 @@ class DaemonClient:
         match answer.status_code:
             case HTTPStatus.UNAUTHORIZED:
                 raise InputError(
-                    f"{self.address}: {detail}; --token-file or {TOKEN_VARIABLE} has it"
+                    f"{self.address}: {detail}; --token-file or {TOKEN_VARIABLE} has it,"
+                    " or you are the daemon's own user on its host"
                 )
             case HTTPStatus.SERVICE_UNAVAILABLE:
                 raise DaemonSilentError(f"{self.address}: {detail}")
@@ -323,6 +327,33 @@ class DaemonClient:
                 f"{self.address}: its answer is not understood ({where or 'not JSON'}); is it a"
                 " daemon of another version?"
             ) from None
+
+
+class _OwnToken(httpx.Auth):
+    """Shows a daemon of this user's on this machine the token that it has left for us.
+
+    It is read for each request, since a daemon that starts again has another.
+    """
+
+    def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
+        """Find the token, and ask again where it has changed since."""
+        shown = self._show(request)
+        answer = yield request
+        if answer.status_code == HTTPStatus.UNAUTHORIZED and self._show(request) != shown:
+            yield request
+
+    def _show(self, request: httpx.Request) -> str | None:
+        host, port = request.url.host, request.url.port or _HTTP_PORT
+        if not is_loopback(host) or request.url.scheme != "http":
+            return None
+        for address in addresses_of(host, port):
+            token = read_own_token(address, port)
+            if token is not None:
+                # Somebody else may listen at another address of the same name.
+                request.url = request.url.copy_with(host=address)
+                request.headers["Authorization"] = f"Bearer {token}"
+                return token
+        return None
 
 
 class _Heard(httpx.SyncByteStream):

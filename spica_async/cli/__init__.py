@@ -180,6 +180,14 @@ def serve(
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free one")] = 8265,
     token_file: options.TokenFile = None,
+    trace_root: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="submissions may name traces and folders of models below this folder alone; may be"
+            " repeated; default: any for this user's own, none for others",
+            metavar="DIR",
+        ),
+    ] = None,
     grace_seconds: options.GraceSeconds = None,
     hard_limit_seconds: options.HardLimitSeconds = None,
     trace_host: options.TraceHost = None,
@@ -219,6 +227,7 @@ def serve(
         host=host,
         port=port,
         token_file=token_file,
+        trace_roots=trace_root or [],
     )
     raise typer.Exit(code)
 

@@ -21,6 +21,7 @@ from spica_async.daemon.commands import Commands
 from spica_async.daemon.http.app import make_app
 from spica_async.daemon.http.server import serve
 from spica_async.daemon.http.settings import HttpSettings
+from spica_async.daemon.local_files import LocalFiles
 from spica_async.daemon.manager import ManagerSettings, SweepManager
 from spica_async.engine.versions import engine_fingerprint
 from spica_async.errors import InputError, SpicaError, first_cause
@@ -55,6 +56,7 @@ class DaemonOptions:
         max_queued: sweeps that may wait.
         grace_seconds: when it is told to end, for evaluations that run to bring their result.
         http: where to listen.
+        command_files: which files of this host a submission by a command may name.
     """
 
     output: Path
@@ -65,6 +67,7 @@ class DaemonOptions:
     max_queued: int
     grace_seconds: float
     http: HttpSettings
+    command_files: LocalFiles
 
 
 def run_daemon(options: DaemonOptions, say: Say) -> int:
@@ -164,7 +167,8 @@ class _Helpers:
             return None
         outbox = Outbox(journal, bus, manager.runs)
         manager.on_news = outbox.wake
-        return cls(outbox, Commands(bus, manager, f"spica/daemon/{socket.gethostname()}"))
+        source = f"spica/daemon/{socket.gethostname()}"
+        return cls(outbox, Commands(bus, manager, source, options.command_files))
 
 
 async def _serve(

@@ -108,6 +108,7 @@ def _add_sweeps(router: APIRouter, control: Control, settings: HttpSettings) -> 
             request,
             priority=priority,
             use_cache=use_cache,
+            files=settings.files,
             body_bytes=settings.body_bytes,
             body_seconds=settings.body_seconds,
         )

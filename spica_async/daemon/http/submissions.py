@@ -15,6 +15,7 @@ from schemas.config import SmartSearchConfig
 from schemas.daemon import SweepSubmission
 from spica_async.config import describe, parse_yaml
 from spica_async.daemon.http.problems import ProblemError
+from spica_async.daemon.local_files import LocalFiles
 from spica_async.errors import InputError
 
 JSON_TYPES: Final = frozenset({"application/json"})
@@ -41,6 +42,7 @@ async def read_submission(
     *,
     priority: int | None,
     use_cache: bool | None,
+    files: LocalFiles,
     body_bytes: int,
     body_seconds: float,
 ) -> Wish:
@@ -50,6 +52,7 @@ async def read_submission(
         request: whose body has not been read.
         priority: what the URL says, which goes before what the body says; none: nothing.
         use_cache: likewise.
+        files: which of this host may be named.
         body_bytes: the longest that is read.
         body_seconds: how long it may take to come.
 
@@ -69,7 +72,12 @@ async def read_submission(
         ) from None
     # The longest that is allowed takes seconds to read, in which others are to be answered.
     return await asyncio.to_thread(
-        _understand, body, yaml=kind in YAML_TYPES, priority=priority, use_cache=use_cache
+        _understand,
+        body,
+        files,
+        yaml=kind in YAML_TYPES,
+        priority=priority,
+        use_cache=use_cache,
     )
 
 
@@ -119,14 +127,16 @@ async def _read(request: Request, most: int) -> bytes:
     return bytes(body)
 
 
-def _understand(body: bytes, *, yaml: bool, priority: int | None, use_cache: bool | None) -> Wish:
+def _understand(
+    body: bytes, files: LocalFiles, *, yaml: bool, priority: int | None, use_cache: bool | None
+) -> Wish:
     try:
         # Some editors put a mark before a text in UTF-8, which is none of its characters.
         text = body.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(f"not a UTF-8 text ({error.reason})") from None
     submission = SweepSubmission(config={}) if yaml else _from_json(text)
-    config = config_from_document(parse_yaml(text) if yaml else submission.config)
+    config = config_from_document(parse_yaml(text) if yaml else submission.config, files)
     return Wish(
         config,
         priority=submission.priority if priority is None else priority,
@@ -145,8 +155,8 @@ def _from_json(text: str) -> SweepSubmission:
         raise InputError("\n".join(describe(error, SweepSubmission))) from None
 
 
-def config_from_document(document: Mapping[str, Any]) -> SmartSearchConfig:
-    """The configuration that a document is.
+def config_from_document(document: Mapping[str, Any], files: LocalFiles) -> SmartSearchConfig:
+    """The configuration that a document is, if it may name the files that it names.
 
     Raises:
         InputError: it breaks a rule.
@@ -162,6 +172,7 @@ def config_from_document(document: Mapping[str, Any]) -> SmartSearchConfig:
             f"workload.trace_path: {trace} is relative, and there is no file that it could be"
             " relative to; give the absolute path on the daemon's machine"
         )
+    files.check(config)
     return config
 
 
