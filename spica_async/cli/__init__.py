@@ -188,6 +188,14 @@ def serve(
             metavar="DIR",
         ),
     ] = None,
+    keep_days: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            help="forget sweeps that ended so long ago, as `prune` does; default: none",
+            metavar="DAYS",
+        ),
+    ] = None,
     grace_seconds: options.GraceSeconds = None,
     hard_limit_seconds: options.HardLimitSeconds = None,
     trace_host: options.TraceHost = None,
@@ -228,6 +236,7 @@ def serve(
         port=port,
         token_file=token_file,
         trace_roots=trace_root or [],
+        keep_days=keep_days,
     )
     raise typer.Exit(code)
 
@@ -344,6 +353,22 @@ def remove(
     from spica_async.daemon_client import DaemonAddress  # noqa: PLC0415  # as above
 
     remove_command(sweep, DaemonAddress.read(daemon, token_file))
+
+
+@app.command()
+def prune(
+    *,
+    older_than: Annotated[
+        float,
+        typer.Option(min=0, help="how long ago they have ended, at least", metavar="DAYS"),
+    ],
+    output: options.Output = options.DEFAULT_OUTPUT,
+    journal: options.Journal = None,
+) -> None:
+    """Have a journal forget sweeps that have ended, failed or were cancelled; folders stay."""
+    from spica_async.cli.prune import prune_command  # noqa: PLC0415  # `--help` stays light
+
+    prune_command(older_than, output=output, journal=journal)
 
 
 def _order(

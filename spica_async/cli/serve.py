@@ -12,6 +12,7 @@ import structlog
 from spica_async.broker import BrokerOptions
 from spica_async.cli.logs import log_to
 from spica_async.cli.options import DEFAULT_GRACE_SECONDS
+from spica_async.cli.prune import checked_days
 from spica_async.daemon.http.own_token import new_token
 from spica_async.daemon.http.settings import HttpSettings
 from spica_async.daemon.http.tokens import Tokens, read_tokens
@@ -35,6 +36,7 @@ def serve_command(
     port: int,
     token_file: Path | None,
     trace_roots: Sequence[Path],
+    keep_days: float | None,
 ) -> int:
     """Serve until a signal comes, and return the exit code.
 
@@ -68,5 +70,6 @@ def serve_command(
             files=below if trace_roots or own_token is None else ANY_FILE,
         ),
         command_files=below,
+        keep_days=keep_days if keep_days is None else checked_days("--keep-days", keep_days),
     )
     return run_daemon(options, lambda line: print(line, file=sys.stderr, flush=True))  # noqa: T201  # the terminal's

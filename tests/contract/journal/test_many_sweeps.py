@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
@@ -11,9 +12,18 @@ import pytest
 from support.journals import LONG, fact, new_sweep
 from support.many_sweeps import add_ended, rows_read
 
-from spica_async.journal import Journal, Lease, News, Place, RecordedEvent, SweepTakenError
+from spica_async.journal import (
+    Journal,
+    JournalBusyError,
+    JournalUnavailableError,
+    Lease,
+    News,
+    Place,
+    RecordedEvent,
+    SweepTakenError,
+)
 from spica_async.journal.queries import OVERLAP_SECONDS
-from spica_async.journal.retiring import RETIRED, retire
+from spica_async.journal.retiring import RETIRED, keep_retiring, retire
 from spica_async.journal.sql import SqlJournal
 
 MANY = 20_000
@@ -202,6 +212,26 @@ class TestRetiring:
         await add_ended(journal, 1100, first=1000.0)
         await journal.take("sweep-1", LONG)
         assert await retire(journal, keep_days=1) == 1099
+
+    async def test_it_goes_on_when_the_journal_is_back(
+        self, journal: SqlJournal, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await add_ended(journal, 3, first=1000.0)
+        look = journal.long_ended
+        failures = [JournalUnavailableError("it is away"), JournalBusyError("it is busy")]
+
+        async def flaky(*args: Any, **kwargs: Any) -> list[str]:
+            if failures:
+                raise failures.pop()
+            return await look(*args, **kwargs)
+
+        monkeypatch.setattr(journal, "long_ended", flaky)
+        retiring = asyncio.ensure_future(keep_retiring(journal, keep_days=1, every_seconds=0))
+        async with asyncio.timeout(30):
+            while await listed(journal):  # noqa: ASYNC110  # it sets no event
+                await asyncio.sleep(0.01)
+        retiring.cancel()
+        assert failures == []
 
 
 async def _count(journal: SqlJournal, table: str) -> int:
