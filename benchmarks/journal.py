@@ -101,6 +101,10 @@ class Waits:
             else:
                 self.of_search += waited
 
+    async def settled(self) -> None:
+        """Wait for the log; that is no evaluation's time."""
+        await self.log.settled()
+
     def note(self, fact: SweepFact) -> None:
         """Nobody waits for it."""
         self.log.note(fact)

@@ -59,9 +59,13 @@ async def add_ended(
     def fill(connection: Any) -> None:
         for part in parts:
             connection.exec_driver_sql(part)
-        connection.exec_driver_sql("ANALYZE")
 
     await journal._database.write(fill)
+    if engine.dialect.name == "postgresql":
+        # As a server does by itself before long; nobody does that for a file.
+        await journal._database.read(
+            lambda connection: connection.exec_driver_sql("VACUUM ANALYZE")
+        )
 
 
 async def rows_read(journal: SqlJournal, where: str, ask: Callable[[], Awaitable[Any]]) -> int:

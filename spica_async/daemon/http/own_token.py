@@ -63,6 +63,11 @@ def kept_token(token: str, address: str, port: int) -> Iterator[Path]:
         InputError: it cannot be kept where nobody else can read it.
     """
     path = token_path(address, port)
+    if not path.is_absolute():
+        raise InputError(
+            "the daemon's token cannot be kept: this user has no home; set HOME or XDG_STATE_HOME,"
+            " or give it a token with --token-file"
+        )
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         _check(path.parent, path.parent.lstat(), stat.S_ISDIR)
@@ -90,6 +95,8 @@ def read_own_token(address: str, port: int) -> str | None:
         InputError: others could have put it there, or can read it.
     """
     path = token_path(address, port)
+    if not path.is_absolute():
+        return None
     try:
         _check(path.parent, path.parent.lstat(), stat.S_ISDIR)
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -69,16 +69,16 @@ async def test_each_answer_reads_few_rows(full: SqlJournal, url: str) -> None:
     assert await rows_read(full, url, full.sweeps) > MANY
 
 
-async def test_counts_look_at_no_row_of_a_table(full: SqlJournal) -> None:
+async def test_counts_look_at_an_index_alone(full: SqlJournal) -> None:
     assert await full.counts() == {"completed": MANY, "running": 1, "queued": 1}
     if full._database.engine.dialect.name != "sqlite":
-        return  # PostgreSQL looks at rows until they have been vacuumed.
+        return  # PostgreSQL takes the table where its rows are as short as these.
 
     def explain(connection: Any) -> str:
         asked = "EXPLAIN QUERY PLAN SELECT status, count(*) FROM sweeps GROUP BY status"
-        return " ".join(row[3] for row in connection.exec_driver_sql(asked))
+        return str(connection.exec_driver_sql(asked).all())
 
-    assert "COVERING INDEX" in await full._database.read(explain)
+    assert "USING COVERING INDEX" in await full._database.read(explain)
 
 
 class TestPages:

@@ -124,6 +124,16 @@ def test_a_state_that_cannot_be_written_names_the_way_out(state: Path) -> None:
         pass
 
 
+def test_who_has_no_home_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_STATE_HOME")
+    # As for a user whom the system does not know.
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)
+
+    assert read_own_token(HERE, 1) is None
+    with pytest.raises(InputError, match="--token-file"), kept_token(TOKEN, HERE, 1):
+        pass
+
+
 async def listed(url: str, token: str | None = None) -> str:
     """What comes of asking for the list, as the commands do."""
 
