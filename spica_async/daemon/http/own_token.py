@@ -35,6 +35,9 @@ def token_path(address: str, port: int) -> Path:
     Args:
         address: in numbers.
         port: of the daemon.
+
+    Raises:
+        RuntimeError: this user has no home.
     """
     name = f"{ipaddress.ip_address(address)}-{port}.token"
     return user_state_path("spica-async") / "daemons" / name
@@ -62,12 +65,13 @@ def kept_token(token: str, address: str, port: int) -> Iterator[Path]:
     Raises:
         InputError: it cannot be kept where nobody else can read it.
     """
-    path = token_path(address, port)
-    if not path.is_absolute():
+    try:
+        path = token_path(address, port)
+    except RuntimeError:
         raise InputError(
             "the daemon's token cannot be kept: this user has no home; set HOME or XDG_STATE_HOME,"
             " or give it a token with --token-file"
-        )
+        ) from None
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         _check(path.parent, path.parent.lstat(), stat.S_ISDIR)
@@ -94,8 +98,9 @@ def read_own_token(address: str, port: int) -> str | None:
     Raises:
         InputError: others could have put it there, or can read it.
     """
-    path = token_path(address, port)
-    if not path.is_absolute():
+    try:
+        path = token_path(address, port)
+    except RuntimeError:
         return None
     try:
         _check(path.parent, path.parent.lstat(), stat.S_ISDIR)
