@@ -684,6 +684,22 @@ async def test_what_is_removed_is_forgotten_and_its_folder_is_not(
     assert (tmp_path / sweep_id / "candidates.jsonl").exists()
 
 
+async def test_a_stream_ends_with_a_sweep_that_is_retired(where: Path, tmp_path: Path) -> None:
+    async with daemon(where, tmp_path) as run, asyncio.timeout(30):
+        run.manager.runner.is_ending = True  # So that none is begun.
+        sweep_id, other = await run.submit(), await run.submit()
+        stream, of_all = run.events(sweep_id), run.events(None)
+        assert (await anext(stream)).sequence == 1
+        hearing = asyncio.ensure_future(anext(of_all))
+        async with SqlJournal.open(where) as journal:
+            assert await journal.remove(sweep_id)
+        with pytest.raises(UnknownSweepError):
+            await anext(stream)
+        # That of all goes on, whatever is gone.
+        await run.manager.cancel(other)
+        assert (await hearing).data.kind == "sweep.cancelled"
+
+
 async def test_one_that_takes_its_daemon_down_is_left_alone(where: Path, tmp_path: Path) -> None:
     facts = [
         Fact("started", Started(at=0, run=run, owner="x", bus="memory").model_dump_json())
