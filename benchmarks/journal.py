@@ -8,7 +8,9 @@ code 1 where a goal is missed:
 
 - the journal keeps an evaluation waiting for at most 5 ms, in the median;
 - a sweep with 10,000 finished candidates is resumed within 5 s, the sampler's own start apart;
-- the daemon's list of sweeps, and one sweep with 10,000 candidates, come within 100 ms over HTTP.
+- the daemon's list of sweeps, its first and its last page, its metrics, and one sweep with 10,000
+  candidates, come within 100 ms over HTTP, with 100,000 other sweeps in the journal;
+- what is looked at every second, and by each event stream, comes within 10 ms.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,6 +37,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))  # For `support`.
 import httpx2
 import structlog
 from support.killing.driver import FINGERPRINT, long_plan
+from support.many_sweeps import add_ended
 from support.postgres import PostgresNode, why_missing
 from support.searching import FakeWorker, Ledger
 
@@ -61,7 +64,8 @@ from spica_async.telling import SweepTelling
 _MOST_WAIT_MS: Final = 5.0
 _MOST_RESUME_SECONDS: Final = 5.0
 _MOST_ANSWER_MS: Final = 100.0
-_OTHER_SWEEPS: Final = 300
+_MOST_LOOK_MS: Final = 10.0
+_PAGE: Final = 100
 _REPLAY_SECONDS: Final = 0.2
 _LEASE: Final = Lease("benchmark", 3600.0)
 
@@ -96,6 +100,10 @@ class Waits:
                 self.of_evaluations[fact.branch, fact.number] += waited
             else:
                 self.of_search += waited
+
+    async def settled(self) -> None:
+        """Wait for the log; that is no evaluation's time."""
+        await self.log.settled()
 
     def note(self, fact: SweepFact) -> None:
         """Nobody waits for it."""
@@ -217,19 +225,22 @@ async def resume(url: str, root: Path, candidates: int) -> float:
     return taken
 
 
-async def answers(url: str, root: Path) -> dict[str, float]:
+async def answers(url: str, root: Path, sweeps: int) -> dict[str, float]:
     """Milliseconds, in the median, until the daemon has answered, each over the loopback."""
     settings = HttpSettings(port=0)
+    first = time.time() - 2.0 * sweeps
     paths = {
-        f"list of {_OTHER_SWEEPS} sweeps": "/v1/sweeps",
+        f"list of {_PAGE} of {sweeps:,} sweeps": f"/v1/sweeps?limit={_PAGE}",
+        "the list's last page": f"/v1/sweeps?limit={_PAGE}&before={first + _PAGE}~x",
+        "those in one state": f"/v1/sweeps?limit={_PAGE}&state=completed",
+        "metrics": "/metrics",
         "one sweep at rest": "/v1/sweeps/large",
         "100 of its candidates": "/v1/sweeps/large/candidates?offset=9000&limit=100",
     }
     async with AsyncExitStack() as stack:
         journal = await stack.enter_async_context(SqlJournal.open(url))
-        for number in range(_OTHER_SWEEPS):
-            other = new_sweep(f"other-{number}", long_plan(1).config, root / str(number))
-            await journal.create(other)
+        other = new_sweep("other", long_plan(1).config, root)
+        await add_ended(journal, sweeps, first=first, config=other.config, summary=other.summary)
         manager = SweepManager(journal, MemoryBus(), NoCache(), ManagerSettings(output=root))
         app = make_app(manager, settings)
         base = await stack.enter_async_context(serve(app, settings, asyncio.Event()))
@@ -244,12 +255,32 @@ async def answers(url: str, root: Path) -> dict[str, float]:
             response.raise_for_status()
             return 1000 * (time.perf_counter() - began)
 
-        first = {f"{name}, first": await ask(path) for name, path in paths.items()}
+        cold = {f"{name}, first": await ask(path) for name, path in paths.items()}
         later = {
             name: statistics.median([await ask(path) for _ in range(20)])
             for name, path in paths.items()
         }
-        return first | later
+        return cold | later
+
+
+async def looks(url: str) -> dict[str, float]:
+    """Milliseconds, in the median, of what is asked of the journal again and again."""
+    async with SqlJournal.open(url) as journal:
+        since = (await journal.recent_events()).at
+        asked: dict[str, Callable[[], Awaitable[object]]] = {
+            "what a daemon looks for each second": lambda: journal.wanted(["queued", "running"]),
+            "what an outbox looks for each second": journal.unpublished,
+            "what an event stream looks for": lambda: journal.recent_events(since),
+        }
+        found = {}
+        for name, ask in asked.items():
+            times = []
+            for _ in range(20):
+                began = time.perf_counter()
+                await ask()
+                times.append(1000 * (time.perf_counter() - began))
+            found[name] = statistics.median(times)
+        return found
 
 
 @contextmanager
@@ -269,6 +300,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--evaluations", type=int, default=400)
     parser.add_argument("--candidates", type=int, default=10_000)
+    parser.add_argument("--sweeps", type=int, default=100_000)
     options = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
     table = Table("store", "figure", "value", "goal", title="The journal")
@@ -291,8 +323,10 @@ def main() -> int:
         seconds = await resume(url, root, options.candidates)
         name = f"resume with {options.candidates:,} candidates"
         add(store, name, seconds, "s", _MOST_RESUME_SECONDS)
-        for name, took in (await answers(url, root)).items():
+        for name, took in (await answers(url, root, options.sweeps)).items():
             add(store, name, took, "ms", _MOST_ANSWER_MS)
+        for name, took in (await looks(url)).items():
+            add(store, name, took, "ms", _MOST_LOOK_MS)
 
     with (
         tempfile.TemporaryDirectory(prefix="spica-journal-") as folder,

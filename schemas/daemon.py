@@ -14,8 +14,11 @@ from schemas.results import CandidateRecord, RankedCandidate, SweepStatus, Tally
 SWEEP_COMMAND: Final = "spica.sweep.command.v1"
 SWEEP_COMMAND_ANSWERED: Final = "spica.sweep.command.answered.v1"
 
-SweepState = Literal["queued", "running", "paused", "failed", "cancelled", SweepStatus]
+StoredState = Literal["queued", "running", "paused", "failed", "cancelled", SweepStatus]
 """`interrupted` is a sweep whose daemon was stopped; all after `cancelled` but that are final."""
+
+SweepState = Literal[StoredState, "unreadable"]
+"""`unreadable` is a sweep of a newer version, in a state that the daemon does not know."""
 
 
 class SweepSubmission(MessageModel):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -14,7 +14,7 @@ from urllib.parse import quote
 from uuid import uuid4
 
 import httpx2 as httpx
-from pydantic import BaseModel, SecretStr, TypeAdapter, ValidationError
+from pydantic import BaseModel, PositiveInt, SecretStr, TypeAdapter, ValidationError
 from tenacity import (
     RetryCallState,
     Retrying,
@@ -27,6 +27,7 @@ from tenacity import (
 from schemas.daemon import Problem, SweepDetail, SweepSubmission, SweepSummary
 from schemas.lifecycle import SWEEP_EVENT, SweepEvent, SweepFailed, SweepPaused
 from spica_async.daemon.http.address import DEFAULT_URL, URL_VARIABLE, is_loopback
+from spica_async.daemon.http.own_token import addresses_of, read_own_token
 from spica_async.daemon.http.tokens import TOKEN_VARIABLE, read_tokens
 from spica_async.errors import InputError, SpicaError
 
@@ -34,6 +35,7 @@ Verb = Literal["cancel", "pause", "resume"]
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
 _SUMMARIES: Final[TypeAdapter[list[SweepSummary]]] = TypeAdapter(list[SweepSummary])
+_NUMBER: Final[TypeAdapter[PositiveInt]] = TypeAdapter(PositiveInt)
 _TIMEOUT: Final = httpx.Timeout(30.0, connect=5.0)
 _SUBMIT_TIMEOUT: Final = httpx.Timeout(30.0, connect=5.0, read=300.0)
 """A daemon reads a trace to its end before it answers."""
@@ -41,6 +43,7 @@ _SUBMIT_AGAIN: Final = stop_after_attempt(6) | stop_after_delay(300.0)
 """For how long a submission without an answer is sent again: while a daemon starts, and once more
 where it takes its time.
 """
+_HTTP_PORT: Final = 80
 _PAGE: Final = 1000
 """Sweeps in one answer."""
 _STREAM_TIMEOUT: Final = httpx.Timeout(30.0, connect=5.0, read=60.0)
@@ -76,7 +79,7 @@ class DaemonAddress:
 
     Attributes:
         url: without a slash at its end.
-        token: none: it is not asked for one.
+        token: none: that which a daemon of this user's has left in a file, if there is one.
     """
 
     url: str
@@ -142,6 +145,7 @@ class DaemonClient:
             headers["Authorization"] = f"Bearer {address.token.get_secret_value()}"
         self._http = httpx.Client(
             headers=headers,
+            auth=_OwnToken() if address.token is None else None,
             timeout=_TIMEOUT,
             # A proxy does not know this machine by these names.
             trust_env=not is_loopback(httpx.URL(address.url).host),
@@ -184,19 +188,24 @@ class DaemonClient:
                 f"{error}; it may have taken the sweep in: see spica-async list"
             ) from None
 
-    def sweeps(self, state: str | None = None) -> list[SweepSummary]:
-        """All sweeps, or those in one state; the latest submitted first."""
-        found: dict[str, SweepSummary] = {}
-        params = {"limit": _PAGE} if state is None else {"limit": _PAGE, "state": state}
+    def sweeps(self, state: str | None = None, *, most: int) -> list[SweepSummary]:
+        """The latest sweeps, or of those in one state; the latest submitted first.
+
+        Args:
+            state: which; None: all.
+            most: so many at most.
+        """
+        found: list[SweepSummary] = []
+        params: dict[str, str | int] = {} if state is None else {"state": state}
         while True:
-            answer = self._ask("GET", "/v1/sweeps", params=params | {"offset": len(found)})
+            params["limit"] = min(_PAGE, most - len(found))
+            answer = self._ask("GET", "/v1/sweeps", params=params)
             with self._understanding():
-                page = _SUMMARIES.validate_json(answer.content)
-            known = len(found)
-            # What is submitted meanwhile moves the others on, into the next page.
-            found |= {sweep.sweep_id: sweep for sweep in page}
-            if len(page) < _PAGE or len(found) == known:
-                return list(found.values())
+                found += _SUMMARIES.validate_json(answer.content)
+            link = answer.links.get("next")
+            if link is None or len(found) >= most:
+                return found
+            params = dict(httpx.URL(link["url"]).params)
 
     def sweep(self, sweep_id: str) -> SweepDetail:
         """One sweep."""
@@ -211,13 +220,19 @@ class DaemonClient:
         self._ask("DELETE", _path(sweep_id))
 
     def events(
-        self, sweep_id: str, *, after: int = 0, is_enough: Callable[[], bool] = lambda: False
+        self,
+        sweep_id: str,
+        *,
+        after: int = 0,
+        on_unread: Callable[[int], None] = lambda _: None,
+        is_enough: Callable[[], bool] = lambda: False,
     ) -> Iterator[SweepEvent]:
         """What happens to a sweep from an event on, over one connection, for as long as it lasts.
 
         Args:
             sweep_id: of the sweep.
             after: number of the last event that is known.
+            on_unread: told the number of an event that the daemon, or this version, cannot read.
             is_enough: ends it; asked whenever something has come, if only a sign of life.
         """
         url = f"{self.address.url}{_path(sweep_id)}/events"
@@ -229,13 +244,18 @@ class DaemonClient:
             if not answer.is_success:
                 answer.read()
                 self._refuse(answer)
+            if answer.status_code == HTTPStatus.NO_CONTENT:
+                return
             assert isinstance(answer.stream, httpx.SyncByteStream)  # noqa: S101  # of this client
             # Signs of life are comments, which an EventSource keeps to itself.
             answer.stream = _Heard(answer.stream, is_enough)
             for event in httpx.EventSource(answer, max_event_size=None):
-                with self._understanding():
-                    told = SWEEP_EVENT.validate_json(event.data)
-                yield told
+                try:
+                    yield SWEEP_EVENT.validate_json(event.data)
+                except ValidationError:
+                    with self._understanding():
+                        number = _NUMBER.validate_python(event.id)
+                    on_unread(number)
 
     def follow(self, sweep_id: str, on_trouble: Callable[[str], None]) -> Iterator[SweepEvent]:
         """All that has happened and happens to a sweep, each once, until it ends.
@@ -246,7 +266,7 @@ class DaemonClient:
 
         Args:
             sweep_id: of the sweep.
-            on_trouble: told when the daemon has stopped to answer.
+            on_trouble: told when the daemon has stopped to answer, and which event is left out.
         """
         following = _Following(self, sweep_id, on_trouble, self._quiet_seconds)
         while (event := following.next()) is not None:
@@ -275,7 +295,8 @@ class DaemonClient:
         match answer.status_code:
             case HTTPStatus.UNAUTHORIZED:
                 raise InputError(
-                    f"{self.address}: {detail}; --token-file or {TOKEN_VARIABLE} has it"
+                    f"{self.address}: {detail}; --token-file or {TOKEN_VARIABLE} has it,"
+                    " or you are the daemon's own user on its host"
                 )
             case HTTPStatus.SERVICE_UNAVAILABLE:
                 raise DaemonSilentError(f"{self.address}: {detail}")
@@ -306,6 +327,33 @@ class DaemonClient:
                 f"{self.address}: its answer is not understood ({where or 'not JSON'}); is it a"
                 " daemon of another version?"
             ) from None
+
+
+class _OwnToken(httpx.Auth):
+    """Shows a daemon of this user's on this machine the token that it has left for us.
+
+    It is read for each request, since a daemon that starts again has another.
+    """
+
+    def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
+        """Find the token, and ask again where it has changed since."""
+        shown = self._show(request)
+        answer = yield request
+        if answer.status_code == HTTPStatus.UNAUTHORIZED and self._show(request) != shown:
+            yield request
+
+    def _show(self, request: httpx.Request) -> str | None:
+        host, port = request.url.host, request.url.port or _HTTP_PORT
+        if not is_loopback(host) or request.url.scheme != "http":
+            return None
+        for address in addresses_of(host, port):
+            token = read_own_token(address, port)
+            if token is not None:
+                # Somebody else may listen at another address of the same name.
+                request.url = request.url.copy_with(host=address)
+                request.headers["Authorization"] = f"Bearer {token}"
+                return token
+        return None
 
 
 class _Heard(httpx.SyncByteStream):
@@ -369,7 +417,10 @@ class _Following:
             self._was_over = self._is_over()
             self._quiet_since = time.monotonic()
             self._events = self._client.events(
-                self._sweep_id, after=self._last, is_enough=self._is_quiet_and_over
+                self._sweep_id,
+                after=self._last,
+                on_unread=self._leave_out,
+                is_enough=self._is_quiet_and_over,
             )
         try:
             for event in self._events:
@@ -387,6 +438,11 @@ class _Following:
             # The daemon has ended the stream, not the sweep.
             raise DaemonSilentError(f"{self._client.address}: it tells no more of the sweep")
         return None
+
+    def _leave_out(self, number: int) -> None:
+        if number > self._last:
+            self._last = number
+            self._on_trouble(f"event {number} cannot be read by this version, and is left out")
 
     def _is_over(self) -> bool:
         return self._client.sweep(self._sweep_id).state in _OVER

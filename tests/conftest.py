@@ -26,9 +26,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _user_cache_of_tests(pytestconfig: pytest.Config) -> Iterator[None]:
-    """Nothing that is tested reads or writes the cache of who tests."""
+    """Nothing that is tested reads or writes the cache or the state of who tests."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(_user_cache(pytestconfig)))
+        patch.setenv("XDG_STATE_HOME", str(pytestconfig.cache.mkdir("state")))
         # What other tests have measured is no news for this one.
         patch.setenv("SPICA_NO_CACHE", "1")
         yield

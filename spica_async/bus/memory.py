@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from spica_async.bus.inbox import Inbox
+from spica_async.bus.inbox import MOST_UNREAD, Inbox, Unread
 from spica_async.bus.port import (
     AlreadySettledError,
     Consumer,
@@ -26,6 +26,7 @@ from spica_async.bus.port import (
     QueueNotFoundError,
     QueueSpec,
     QueueStatus,
+    Subscription,
     UnroutableError,
     check_size,
 )
@@ -33,9 +34,14 @@ from spica_async.bus.topics import topic_matches
 
 
 class MemoryBus:
-    """Implements `spica_async.bus.port.Bus`; what it holds is gone with the process."""
+    """Implements `spica_async.bus.port.Bus`; what it holds is gone with the process.
 
-    def __init__(self) -> None:
+    Args:
+        unread: how much may wait for each who listens.
+    """
+
+    def __init__(self, unread: Unread = MOST_UNREAD) -> None:
+        self._unread = unread
         self._queues: dict[str, _Queue] = {}
         self._abandoned: dict[str, list[_Consumer]] = {}
         self._subscribers: dict[Inbox[Event], str] = {}
@@ -103,12 +109,12 @@ class MemoryBus:
         event = Event(topic, message)
         for inbox, pattern in self._subscribers.items():
             if topic_matches(pattern, topic):
-                inbox.put(event)
+                inbox.put(event, len(message.body))
 
     @asynccontextmanager
-    async def subscribe(self, pattern: str) -> AsyncIterator[AsyncIterator[Event]]:
+    async def subscribe(self, pattern: str) -> AsyncIterator[Subscription[Event]]:
         """See `Bus.subscribe`."""
-        inbox = Inbox[Event]()
+        inbox = Inbox[Event](self._unread, name=pattern)
         self._subscribers[inbox] = pattern
         try:
             yield inbox
@@ -120,12 +126,12 @@ class MemoryBus:
         """See `Bus.broadcast`."""
         check_size(message)
         for inbox in self._listeners:
-            inbox.put(message)
+            inbox.put(message, len(message.body))
 
     @asynccontextmanager
-    async def listen(self) -> AsyncIterator[AsyncIterator[Message]]:
+    async def listen(self) -> AsyncIterator[Subscription[Message]]:
         """See `Bus.listen`."""
-        inbox = Inbox[Message]()
+        inbox = Inbox[Message](self._unread, name="broadcasts")
         self._listeners.add(inbox)
         try:
             yield inbox

@@ -11,9 +11,11 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from schemas.envelope import MAX_MESSAGE_BYTES
+
+ItemT_co = TypeVar("ItemT_co", covariant=True)
 
 
 class BusError(Exception):
@@ -188,6 +190,24 @@ class Consumer(Protocol):
         """Take nothing more and give back what was not read; what was read can still be settled."""
 
 
+class Subscription(Protocol[ItemT_co]):
+    """An async iterator of what is told, which ends when its context is closed.
+
+    Of what a reader does not take in time the oldest is dropped: see `inbox.MOST_UNREAD`.
+
+    Attributes:
+        dropped: how many the reader has missed in this way.
+    """
+
+    dropped: int
+
+    def __aiter__(self) -> AsyncIterator[ItemT_co]:
+        """The subscription itself."""
+
+    async def __anext__(self) -> ItemT_co:
+        """Wait for the next one."""
+
+
 class Bus(Protocol):
     """Work queues with acknowledgements, events by topic, and words to everybody.
 
@@ -252,8 +272,8 @@ class Bus(Protocol):
             MessageTooLargeError: see `MAX_MESSAGE_BYTES`.
         """
 
-    def subscribe(self, pattern: str) -> AbstractAsyncContextManager[AsyncIterator[Event]]:
-        """Receive every event published while the context is open, in order.
+    def subscribe(self, pattern: str) -> AbstractAsyncContextManager[Subscription[Event]]:
+        """Receive every event published while the context is open, in order, and read in time.
 
         In `pattern`, `*` stands for exactly one word and `#` for any number of words, none
         included. The iteration ends when the context is closed. What is published while a
@@ -267,7 +287,7 @@ class Bus(Protocol):
             MessageTooLargeError: see `MAX_MESSAGE_BYTES`.
         """
 
-    def listen(self) -> AbstractAsyncContextManager[AsyncIterator[Message]]:
+    def listen(self) -> AbstractAsyncContextManager[Subscription[Message]]:
         """Receive every broadcast while the context is open, as `subscribe` does events."""
 
 

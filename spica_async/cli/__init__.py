@@ -180,6 +180,22 @@ def serve(
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free one")] = 8265,
     token_file: options.TokenFile = None,
+    trace_root: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="submissions may name traces and folders of models below this folder alone; may be"
+            " repeated; default: any for this user's own, none for others",
+            metavar="DIR",
+        ),
+    ] = None,
+    keep_days: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            help="forget sweeps that ended so long ago, as `prune` does; default: none",
+            metavar="DAYS",
+        ),
+    ] = None,
     grace_seconds: options.GraceSeconds = None,
     hard_limit_seconds: options.HardLimitSeconds = None,
     trace_host: options.TraceHost = None,
@@ -219,6 +235,8 @@ def serve(
         host=host,
         port=port,
         token_file=token_file,
+        trace_roots=trace_root or [],
+        keep_days=keep_days,
     )
     raise typer.Exit(code)
 
@@ -257,6 +275,7 @@ def submit(
 def list_sweeps(
     *,
     state: Annotated[str | None, typer.Option(help="only those that are e.g. running")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="the latest so many", metavar="N")] = 1000,
     daemon: options.Daemon = None,
     token_file: options.TokenFile = None,
     json: options.AsJson = False,
@@ -265,7 +284,7 @@ def list_sweeps(
     from spica_async.cli.daemon_client import list_command  # noqa: PLC0415  # `--help` stays light
     from spica_async.daemon_client import DaemonAddress  # noqa: PLC0415  # as above
 
-    list_command(DaemonAddress.read(daemon, token_file), state, as_json=json)
+    list_command(DaemonAddress.read(daemon, token_file), state, limit=limit, as_json=json)
 
 
 @app.command()
@@ -334,6 +353,22 @@ def remove(
     from spica_async.daemon_client import DaemonAddress  # noqa: PLC0415  # as above
 
     remove_command(sweep, DaemonAddress.read(daemon, token_file))
+
+
+@app.command()
+def prune(
+    *,
+    older_than: Annotated[
+        float,
+        typer.Option(min=0, help="how long ago they have ended, at least", metavar="DAYS"),
+    ],
+    output: options.Output = options.DEFAULT_OUTPUT,
+    journal: options.Journal = None,
+) -> None:
+    """Have a journal forget sweeps that have ended, failed or were cancelled; folders stay."""
+    from spica_async.cli.prune import prune_command  # noqa: PLC0415  # `--help` stays light
+
+    prune_command(older_than, output=output, journal=journal)
 
 
 def _order(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import typer
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -28,6 +28,7 @@ from spica_async.cli.tables import candidates_table, print_view, tally_text
 from spica_async.config import load_config
 from spica_async.daemon_client import DaemonAddress, DaemonClient, Verb
 from spica_async.display import candidate_line
+from spica_async.errors import SpicaError
 from spica_async.outcome import is_useful
 from spica_async.results import config_document
 from spica_async.units import figure, seconds
@@ -40,6 +41,7 @@ _EXIT_CODES: Final = {
     "interrupted": EXIT_INTERRUPTED,
     "paused": EXIT_INTERRUPTED,
 }
+_UNREAD_GOAL: Final = "its goal cannot be read by this version, so candidates are not shown"
 _SUMMARIES: Final[TypeAdapter[list[SweepSummary]]] = TypeAdapter(list[SweepSummary])
 
 
@@ -78,15 +80,18 @@ def submit_command(
         return _watch(client, sweep.sweep_id, as_json=as_json)
 
 
-def list_command(address: DaemonAddress, state: str | None, *, as_json: bool) -> None:
-    """Print all sweeps, or those in one state.
+def list_command(address: DaemonAddress, state: str | None, *, limit: int, as_json: bool) -> None:
+    """Print the latest sweeps, or of those in one state, and tell whether there are more.
 
     Raises:
         InputError: there is no such state.
         SpicaError: the daemon does not answer.
     """
     with DaemonClient(address) as client:
-        sweeps = client.sweeps(state)
+        sweeps = client.sweeps(state, most=limit + 1)
+    if len(sweeps) > limit:
+        typer.echo(f"the latest {limit:,}; --limit N shows more", err=True)
+        del sweeps[limit:]
     if as_json:
         typer.echo(_SUMMARIES.dump_json(sweeps, indent=2).decode())
     elif sweeps:
@@ -142,7 +147,10 @@ def remove_command(sweep_id: str, address: DaemonAddress) -> None:
 
 
 def _watch(client: DaemonClient, sweep_id: str, *, as_json: bool) -> int:
-    goal = _goal(client.sweep(sweep_id))
+    sweep = client.sweep(sweep_id)
+    goal = _goal(sweep)
+    if goal is None:
+        raise SpicaError(f"sweep {sweep_id}: {sweep.reason or _UNREAD_GOAL}")
     try:
         for event in client.follow(sweep_id, lambda line: typer.echo(line, err=True)):
             if (line := _line(event, goal)) is not None:
@@ -191,9 +199,12 @@ def _print_sweep(sweep: SweepDetail, *, as_json: bool) -> None:
         print_view(_sweep_view(sweep))
 
 
-def _goal(sweep: SweepDetail) -> OptimizationGoal:
-    document: Any = sweep.config["goal"]
-    return OptimizationGoal.model_validate(document)
+def _goal(sweep: SweepDetail) -> OptimizationGoal | None:
+    """What is searched for; None: a daemon or a client of another version cannot read it."""
+    try:
+        return OptimizationGoal.model_validate(sweep.config.get("goal"))
+    except ValidationError:
+        return None
 
 
 def _list_view(sweeps: Sequence[SweepSummary]) -> RenderableType:
@@ -231,11 +242,12 @@ def _sweep_view(sweep: SweepDetail) -> RenderableType:
     who = "" if sweep.runner is None else f", run by {sweep.runner}"
     parts: list[RenderableType] = [
         Text(f"{sweep.sweep_id} is {sweep.state}{why}"),
+        *([] if goal is not None else [Text(_UNREAD_GOAL)]),
         Text(f"{sweep.model} on {sweep.hardware} for {sweep.target}, priority {sweep.priority}"),
     ]
     if sweep.branches:
         parts.append(_branches_table(sweep))
-    if sweep.best:
+    if sweep.best and goal is not None:
         pareto = goal.target is OptimizationTarget.PARETO
         title = "Pareto front" if pareto else f"best {len(sweep.best)} of {sweep.feasible}"
         parts.append(candidates_table(title, sweep.best, goal))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import structlog
@@ -11,8 +12,11 @@ import structlog
 from spica_async.broker import BrokerOptions
 from spica_async.cli.logs import log_to
 from spica_async.cli.options import DEFAULT_GRACE_SECONDS
+from spica_async.cli.prune import checked_days
+from spica_async.daemon.http.own_token import new_token
 from spica_async.daemon.http.settings import HttpSettings
 from spica_async.daemon.http.tokens import Tokens, read_tokens
+from spica_async.daemon.local_files import ANY_FILE, LocalFiles
 from spica_async.daemon.program import DaemonOptions, run_daemon
 from spica_async.jobs import check_root
 from spica_async.journal.opening import JournalOptions
@@ -31,8 +35,12 @@ def serve_command(
     host: str,
     port: int,
     token_file: Path | None,
+    trace_roots: Sequence[Path],
+    keep_days: float | None,
 ) -> int:
     """Serve until a signal comes, and return the exit code.
+
+    Without a token of its user's the daemon makes one of its own, for that user alone.
 
     Raises:
         SpicaError: it cannot be begun or gone on with; an `InputError` if an option is to blame.
@@ -42,6 +50,9 @@ def serve_command(
     local = 0 if slots is None and broker is not None else checked_slots(slots)
     if grace_seconds is None:
         grace_seconds = DEFAULT_GRACE_SECONDS if broker else 0.0
+    tokens = read_tokens(token_file)
+    own_token = None if tokens else new_token()
+    below = LocalFiles.below(trace_roots)
     options = DaemonOptions(
         output=output,
         journal=JournalOptions.read(journal, output),
@@ -50,6 +61,15 @@ def serve_command(
         parallel_sweeps=parallel_sweeps,
         max_queued=max_queued,
         grace_seconds=grace_seconds,
-        http=HttpSettings(host=host, port=port, tokens=Tokens.of(read_tokens(token_file))),
+        http=HttpSettings(
+            host=host,
+            port=port,
+            tokens=Tokens.of(tokens or [own_token or ""]),
+            own_token=own_token,
+            # Who has this token can read what the daemon can.
+            files=below if trace_roots or own_token is None else ANY_FILE,
+        ),
+        command_files=below,
+        keep_days=keep_days if keep_days is None else checked_days("--keep-days", keep_days),
     )
     return run_daemon(options, lambda line: print(line, file=sys.stderr, flush=True))  # noqa: T201  # the terminal's

@@ -35,6 +35,7 @@ from spica_async.bus.port import (
 from spica_async.bus.topology import COMMANDS_QUEUE, DEAD_QUEUE, DELIVERY_LIMIT, declare, exists
 from spica_async.config import describe
 from spica_async.daemon.http.submissions import config_from_document
+from spica_async.daemon.local_files import NO_FILE, LocalFiles
 from spica_async.daemon.port import (
     Control,
     QueueFullError,
@@ -121,9 +122,13 @@ class Commands:
         bus: that has the queue.
         control: does what is asked.
         source: who answers, e.g. `spica/daemon/host`.
+        files: which files of this host a submission may name.
     """
 
-    def __init__(self, bus: Bus, control: Control, source: str) -> None:
+    def __init__(
+        self, bus: Bus, control: Control, source: str, files: LocalFiles = NO_FILE
+    ) -> None:
+        self._files = files
         self._bus = bus
         self._control = control
         self._source = source
@@ -258,7 +263,9 @@ class Commands:
             if data.submission is None:
                 raise InputError("submission: required")
             # The longest that is allowed takes seconds to read, in which others are to be obeyed.
-            config = await asyncio.to_thread(config_from_document, data.submission.config)
+            config = await asyncio.to_thread(
+                config_from_document, data.submission.config, self._files
+            )
             return await self._control.submit(
                 config,
                 priority=data.submission.priority,

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
-from contextlib import suppress
+import math
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping, Sequence
+from contextlib import aclosing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+import structlog
+from pydantic import ValidationError
+
 from schemas.config import SmartSearchConfig
-from schemas.daemon import CandidatePage, SweepDetail, SweepSummary
+from schemas.daemon import CandidatePage, StoredState, SweepDetail, SweepState, SweepSummary
 from schemas.lifecycle import SWEEP_EVENT, SweepEvent
 from spica_async.bus.port import Bus
-from spica_async.daemon.port import QueueFullError, UnknownSweepError, WrongStateError
+from spica_async.daemon.port import (
+    QueueFullError,
+    SweepPage,
+    UnknownSweepError,
+    UnreadableEvent,
+    WrongStateError,
+)
 from spica_async.daemon.resting import let_rest, queue_again
 from spica_async.daemon.runner import (
     LOOK_SECONDS,
@@ -28,12 +39,15 @@ from spica_async.daemon.stored import (
     CandidateFiles,
     detail_of,
     running_detail,
+    state_of,
     summary_of,
 )
 from spica_async.errors import InputError
 from spica_async.journal import (
     Journal,
     NewSweep,
+    Place,
+    RecordedEvent,
     SweepExistsError,
     SweepRow,
     SweepTakenError,
@@ -44,9 +58,16 @@ from spica_async.result_cache import ResultCache
 from spica_async.results import new_sweep_id
 
 _RESTING: Final = frozenset({"paused", "interrupted", "failed", "cancelled"})
+_OVER: Final = ENDED | {"cancelled"}
+"""The states after which a sweep tells no more."""
+_MOST_KNOWN: Final = 10_000
+"""Sweeps of which a stream remembers what it has told."""
 _SCAN_SECONDS: Final = 0.25
 _LEASE_PATIENCE_SECONDS: Final = 15.0
 """For whoever has just left a sweep to let go of it."""
+
+
+log = structlog.get_logger(__name__)
 
 
 class SweepManager:
@@ -117,9 +138,33 @@ class SweepManager:
         self.runner.wake()
         return await self._summary(sweep_id)
 
-    async def sweeps(self) -> Sequence[SweepSummary]:
+    async def sweeps(
+        self,
+        state: StoredState | None = None,
+        *,
+        before: str | None = None,
+        offset: int = 0,
+        limit: int = 1000,
+    ) -> SweepPage:
         """See `Control.sweeps`."""
-        return [summary_of(row) for row in await self._journal.sweeps()]
+        rows = await self._journal.sweeps(
+            None if state is None else [state],
+            after=None if before is None else _place(before),
+            offset=offset,
+            limit=limit + 1,
+        )
+        last = rows[limit - 1] if len(rows) > limit else None
+        return SweepPage(
+            [summary_of(row) for row in rows[:limit]],
+            None if last is None else f"{last.submitted_at!r}~{last.sweep_id}",
+        )
+
+    async def counts(self) -> Mapping[SweepState, int]:
+        """See `Control.counts`."""
+        found: Counter[SweepState] = Counter()
+        for status, count in (await self._journal.counts()).items():
+            found[state_of(status)] += count
+        return found
 
     async def sweep(self, sweep_id: str) -> SweepDetail:
         """See `Control.sweep`."""
@@ -171,23 +216,39 @@ class SweepManager:
             if row.status not in ENDED | _RESTING:
                 raise WrongStateError(f"sweep {sweep_id} is {row.status}: cancel it first")
             with suppress(SweepTakenError):
-                await self._journal.remove(sweep_id)
-                return
+                if await self._journal.remove(sweep_id, only_from=ENDED | _RESTING):
+                    return
 
-    async def events(self, sweep_id: str | None, *, after: int = 0) -> AsyncIterator[SweepEvent]:
+    async def tells_more(self, sweep_id: str, *, after: int) -> bool:
+        """See `Control.tells_more`."""
+        row = await self._row(sweep_id)
+        return after < row.events or row.status not in _OVER
+
+    async def events(
+        self, sweep_id: str | None, *, after: int = 0
+    ) -> AsyncIterator[SweepEvent | UnreadableEvent]:
         """See `Control.events`."""
-        if sweep_id is not None:
-            async for event in self._events_of(sweep_id, after):
+        told = self._events_of_all() if sweep_id is None else self._events_of(sweep_id, after)
+        async with aclosing(told):
+            async for event in told:
                 yield event
-            return
-        known = await self._journal.event_counts()
+
+    async def _events_of_all(self) -> AsyncGenerator[SweepEvent | UnreadableEvent]:
+        recent = await self._journal.recent_events()
+        known = {sweep_id: last for sweep_id, (_, last) in recent.numbers.items()}
         while True:
             news = self._news
-            for changed, number in (await self._journal.event_counts()).items():
-                if number > known.get(changed, 0):
-                    async for recorded in self._journal.events(changed, known.get(changed, 0)):
-                        known[changed] = recorded.number
-                        yield SWEEP_EVENT.validate_json(recorded.body)
+            recent = await self._journal.recent_events(recent.at)
+            for sweep_id, (first, last) in recent.numbers.items():
+                # Taken out, so that who has told nothing for longest is the first to be forgotten.
+                number = known.pop(sweep_id, first - 1)
+                if last > number:
+                    async for recorded in self._journal.events(sweep_id, number):
+                        number = recorded.number
+                        yield _read_event(sweep_id, recorded)
+                known[sweep_id] = number
+            for forgotten in list(known)[: len(known) - _MOST_KNOWN]:
+                del known[forgotten]
             await asyncio.sleep(_SCAN_SECONDS)
             await _set_or_late(news)
 
@@ -195,14 +256,16 @@ class SweepManager:
         """See `Control.troubles`."""
         return self.runner.troubles
 
-    async def _events_of(self, sweep_id: str, after: int) -> AsyncIterator[SweepEvent]:
+    async def _events_of(
+        self, sweep_id: str, after: int
+    ) -> AsyncGenerator[SweepEvent | UnreadableEvent]:
         while True:
             news = self._news
             row = await self._row(sweep_id)
             async for recorded in self._journal.events(sweep_id, after):
                 after = recorded.number
-                yield SWEEP_EVENT.validate_json(recorded.body)
-            if after >= row.events and row.status in ENDED | {"cancelled"}:
+                yield _read_event(sweep_id, recorded)
+            if after >= row.events and row.status in _OVER:
                 return
             # The news may be of another sweep, and there are many of them.
             await asyncio.sleep(_SCAN_SECONDS)
@@ -286,6 +349,28 @@ class SweepManager:
         news, self._news = self._news, asyncio.Event()
         news.set()
         self.on_news()
+
+
+def _read_event(sweep_id: str, recorded: RecordedEvent) -> SweepEvent | UnreadableEvent:
+    try:
+        return SWEEP_EVENT.validate_json(recorded.body)
+    except ValidationError:
+        event = UnreadableEvent(sweep_id, recorded.number)
+        log.warning("events.unreadable", sweep=sweep_id, number=recorded.number)
+        return event
+
+
+def _place(name: str) -> Place:
+    """The place that `SweepPage.next` names.
+
+    Raises:
+        InputError: it is none.
+    """
+    time, separator, sweep_id = name.partition("~")
+    with suppress(ValueError):
+        if separator and math.isfinite(float(time)):
+            return Place(float(time), sweep_id)
+    raise InputError("before: no place in the list; take it from the Link of the page before")
 
 
 async def _set_or_late(event: asyncio.Event) -> None:

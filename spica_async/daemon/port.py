@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from schemas.config import SmartSearchConfig
-from schemas.daemon import CandidatePage, SweepDetail, SweepSummary
+from schemas.daemon import CandidatePage, StoredState, SweepDetail, SweepState, SweepSummary
 from schemas.lifecycle import SweepEvent
 from spica_async.errors import InputError, SpicaError
 
@@ -21,6 +22,35 @@ class QueueFullError(SpicaError):
 
 class WrongStateError(SpicaError):
     """The sweep is in no state for that, e.g. it has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class SweepPage:
+    """Some sweeps of a list.
+
+    Attributes:
+        sweeps: the latest submitted first.
+        next: names the place where the next page begins; None: there is none.
+    """
+
+    sweeps: Sequence[SweepSummary]
+    next: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadableEvent:
+    """An event that was stored by another version, and means nothing to this one.
+
+    Attributes:
+        sweep_id: of the sweep.
+        number: of the event.
+    """
+
+    sweep_id: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"event {self.number} of sweep {self.sweep_id} cannot be read by this version"
 
 
 class Control(Protocol):
@@ -47,8 +77,28 @@ class Control(Protocol):
             QueueFullError: see there.
         """
 
-    async def sweeps(self) -> Sequence[SweepSummary]:
-        """All sweeps, the latest submitted first."""
+    async def sweeps(
+        self,
+        state: StoredState | None = None,
+        *,
+        before: str | None = None,
+        offset: int = 0,
+        limit: int = 1000,
+    ) -> SweepPage:
+        """Some of the sweeps, or of those in one state, the latest submitted first.
+
+        Args:
+            state: which; None: all.
+            before: `next` of the page before.
+            offset: how many are left out before the first.
+            limit: how many at most.
+
+        Raises:
+            InputError: `before` names no place.
+        """
+
+    async def counts(self) -> Mapping[SweepState, int]:
+        """How many sweeps there are in each state that any is in."""
 
     async def sweep(self, sweep_id: str) -> SweepDetail:
         """One sweep. Raises UnknownSweepError."""
@@ -74,7 +124,12 @@ class Control(Protocol):
         Raises UnknownSweepError, WrongStateError.
         """
 
-    def events(self, sweep_id: str | None, *, after: int = 0) -> AsyncIterator[SweepEvent]:
+    async def tells_more(self, sweep_id: str, *, after: int) -> bool:
+        """Whether a sweep has events behind one, or may have some yet. Raises UnknownSweepError."""
+
+    def events(
+        self, sweep_id: str | None, *, after: int = 0
+    ) -> AsyncIterator[SweepEvent | UnreadableEvent]:
         """What happens, for as long as the caller listens.
 
         Args:
@@ -94,6 +149,8 @@ __all__ = [
     "Control",
     "InputError",
     "QueueFullError",
+    "SweepPage",
     "UnknownSweepError",
+    "UnreadableEvent",
     "WrongStateError",
 ]

@@ -21,12 +21,14 @@ from spica_async.daemon.commands import Commands
 from spica_async.daemon.http.app import make_app
 from spica_async.daemon.http.server import serve
 from spica_async.daemon.http.settings import HttpSettings
+from spica_async.daemon.local_files import LocalFiles
 from spica_async.daemon.manager import ManagerSettings, SweepManager
 from spica_async.engine.versions import engine_fingerprint
 from spica_async.errors import InputError, SpicaError, first_cause
 from spica_async.interrupts import Interrupts
 from spica_async.journal import Journal
 from spica_async.journal.opening import JournalOptions, opened
+from spica_async.journal.retiring import keep_retiring
 from spica_async.local_worker import local_worker
 from spica_async.outbox import Outbox
 from spica_async.result_cache import cache_place
@@ -55,6 +57,8 @@ class DaemonOptions:
         max_queued: sweeps that may wait.
         grace_seconds: when it is told to end, for evaluations that run to bring their result.
         http: where to listen.
+        command_files: which files of this host a submission by a command may name.
+        keep_days: for how long sweeps that have ended are kept; none: for good.
     """
 
     output: Path
@@ -65,6 +69,8 @@ class DaemonOptions:
     max_queued: int
     grace_seconds: float
     http: HttpSettings
+    command_files: LocalFiles
+    keep_days: float | None = None
 
 
 def run_daemon(options: DaemonOptions, say: Say) -> int:
@@ -115,7 +121,8 @@ async def _run(options: DaemonOptions, interrupts: Interrupts, say: Say) -> None
         cache = await stack.enter_async_context(opened_cache(place))
         manager = SweepManager(journal, bus, cache, _settings(options, traces))
         states.pass_on(manager.runner.on_bus)
-        await _serve(options, manager, _Helpers.of(options, manager, journal, bus), interrupts, say)
+        helpers = _Helpers.of(options, manager, journal, bus)
+        await _serve(options, manager, helpers, interrupts, say, journal=journal)
 
 
 def _settings(options: DaemonOptions, traces: TraceServer | None) -> ManagerSettings:
@@ -164,7 +171,8 @@ class _Helpers:
             return None
         outbox = Outbox(journal, bus, manager.runs)
         manager.on_news = outbox.wake
-        return cls(outbox, Commands(bus, manager, f"spica/daemon/{socket.gethostname()}"))
+        source = f"spica/daemon/{socket.gethostname()}"
+        return cls(outbox, Commands(bus, manager, source, options.command_files))
 
 
 async def _serve(
@@ -173,6 +181,8 @@ async def _serve(
     helpers: _Helpers | None,
     interrupts: Interrupts,
     say: Say,
+    *,
+    journal: Journal,
 ) -> None:
     stop = interrupts.stop
     async with serve(make_app(manager, options.http), options.http, stop) as url:
@@ -184,6 +194,9 @@ async def _serve(
                     group.create_task(helpers.outbox.run()),
                     group.create_task(helpers.commands.run()),
                 ]
+            if options.keep_days is not None:
+                retiring = keep_retiring(journal, keep_days=options.keep_days)
+                helping.append(group.create_task(retiring))
             interrupts.can_stop = True
             await manager.run(stop)
             say("all sweeps are at rest")

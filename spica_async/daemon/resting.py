@@ -6,8 +6,8 @@ from pydantic import ValidationError
 
 from schemas.journal import SWEEP_FACT, Stopped
 from schemas.lifecycle import SweepEvent
-from schemas.summary import ListedSweep
 from spica_async.daemon.port import WrongStateError
+from spica_async.daemon.stored import listed_of
 from spica_async.journal import Fact, Journal, JournalError, News, SweepRow
 from spica_async.journal.opening import config_of, new_lease, take
 from spica_async.lifecycle import SweepLifecycle
@@ -61,11 +61,14 @@ async def _write(journal: Journal, row: SweepRow, status: str, fact: Stopped | N
             events = _events_for(now, fact)
             # What a coordinator has left untold when it died is told behind this.
             fact = fact.model_copy(update={"event": now.events + 1 if events else None})
-        listed = ListedSweep.model_validate_json(now.summary)
+        listed = listed_of(now)
         reason = fact.reason if fact is not None else None
         news = News(
             status=status,
-            summary=listed.model_copy(update={"reason": reason}).model_dump_json(),
+            # Of one that cannot be read nothing is lost.
+            summary=listed.model_copy(update={"reason": reason}).model_dump_json()
+            if listed is not None
+            else None,
             events=events,
             events_after=now.events,
             managed=True if fact is None else None,

@@ -225,7 +225,7 @@ class SweepRunner:
     async def _look_around(self, group: asyncio.TaskGroup) -> None:
         self._look.clear()
         try:
-            rows = await self._journal.sweeps(UNFINISHED, wished=True)
+            rows = await self._journal.wanted(UNFINISHED)
             await self._grant([row for row in rows if row.wish is not None])
             if not self.is_ending and self._bus_trouble is None:
                 managed = [row for row in rows if row.status in UNFINISHED and row.managed]
@@ -241,8 +241,10 @@ class SweepRunner:
     async def _grant(self, rows: list[SweepRow]) -> None:
         """Do what was asked of sweeps, by whichever daemon."""
         for row in rows:
-            wanted = WISHED[row.wish or ""]
+            wanted = WISHED.get(row.wish or "")
             running = self.running.get(row.sweep_id)
+            if wanted is None:
+                continue  # For who is of the version that knows it.
             if running is not None:
                 running.end(wanted)
             elif row.status != "running" and is_left(row):
@@ -270,10 +272,10 @@ class SweepRunner:
             sweep_id = row.sweep_id
             watch = SweepWatch(sweep_id, partial(self._on_fleet, sweep_id))
             running = self.running[sweep_id] = Running(sweep_id, watch)
-            if row.wish is not None:
+            if (wanted := WISHED.get(row.wish or "")) is not None:
                 # Its coordinator has died: it is brought back to be left in good order.
                 running.heeds_stop = True
-                running.end(WISHED[row.wish])
+                running.end(wanted)
             running.task = group.create_task(self._run_one(running))
             running.task.add_done_callback(partial(self._ended, sweep_id))
 

@@ -12,31 +12,57 @@ from typing import Final, cast, get_args
 
 from pydantic import JsonValue, TypeAdapter, ValidationError
 
-from schemas.daemon import BranchProgress, CandidatePage, SweepDetail, SweepState, SweepSummary
+from schemas.daemon import (
+    BranchProgress,
+    CandidatePage,
+    StoredState,
+    SweepDetail,
+    SweepState,
+    SweepSummary,
+)
 from schemas.goal import OptimizationGoal
 from schemas.journal import SWEEP_FACT, Ended, Stopped
 from schemas.results import CandidateRecord, SweepResult, SweepStatus
 from schemas.summary import ListedSweep
 from spica_async.daemon.watch import SweepWatch
 from spica_async.errors import SpicaError
-from spica_async.journal import Journal, JournalDamagedError, SweepRow
+from spica_async.journal import Journal, SweepRow
 
 ENDED: Final = frozenset(get_args(SweepStatus)) - {"interrupted"}
 """The statuses of sweeps that have come to their end."""
 
+_STATES: Final = frozenset(get_args(StoredState))
 _CONFIG: TypeAdapter[dict[str, JsonValue]] = TypeAdapter(dict[str, JsonValue])
 _INDEXED_FILES: Final = 64
+
+_UNREAD: Final = "cannot be read by this version"
 
 SHOWN: Final = 10
 """Of a ranking; of a front all are shown."""
 
 
+def state_of(status: str) -> SweepState:
+    """A status of the journal as others are told of it."""
+    return cast("StoredState", status) if status in _STATES else "unreadable"
+
+
+def listed_of(row: SweepRow) -> ListedSweep | None:
+    """What a list shows of a sweep; None: another version has written it, in its own way."""
+    try:
+        return ListedSweep.model_validate_json(row.summary)
+    except ValidationError:
+        return None
+
+
 def summary_of(row: SweepRow) -> SweepSummary:
-    """A sweep as a list shows it."""
-    listed = ListedSweep.model_validate_json(row.summary)
+    """A sweep as a list shows it, whatever of it can be read."""
+    listed = listed_of(row) or ListedSweep(reason=f"its summary {_UNREAD}")
+    state = state_of(row.status)
+    if state == "unreadable":
+        listed = listed.model_copy(update={"reason": f"its state {row.status!r} {_UNREAD}"})
     return SweepSummary(
         sweep_id=row.sweep_id,
-        state=cast("SweepState", row.status),
+        state=state,
         priority=row.priority,
         submitted_at=datetime.fromtimestamp(row.submitted_at, UTC),
         model=listed.model,
@@ -51,24 +77,23 @@ def summary_of(row: SweepRow) -> SweepSummary:
 
 
 async def detail_of(journal: Journal, row: SweepRow) -> SweepDetail:
-    """A sweep as its last run has left it.
+    """A sweep as its last run has left it, as far as that can be read.
 
     Raises:
-        JournalError: the journal cannot be read.
+        JournalError: the journal cannot be had.
     """
+    detail = _bare_detail(row)
     recorded = await journal.latest(row.sweep_id, ["ended", "stopped"])
     result: SweepResult | None = None
     elapsed = 0.0
     if recorded is not None:
         try:
             fact = SWEEP_FACT.validate_json(recorded.fact.body)
-        except ValidationError as error:
-            raise JournalDamagedError(
-                f"sweep {row.sweep_id}: fact {recorded.number} cannot be read"
-            ) from error
+        except ValidationError:
+            return detail.model_copy(update={"reason": f"its fact {recorded.number} {_UNREAD}"})
         if isinstance(fact, Ended | Stopped):
             result, elapsed = fact.result, fact.at
-    detail = _bare_detail(row).model_copy(update={"elapsed_seconds": elapsed})
+    detail = detail.model_copy(update={"elapsed_seconds": elapsed})
     if result is None:
         return detail
     return detail.model_copy(
@@ -104,11 +129,13 @@ def running_detail(row: SweepRow, watch: SweepWatch, goal: OptimizationGoal) -> 
 
 
 def _bare_detail(row: SweepRow) -> SweepDetail:
-    return SweepDetail(
-        **summary_of(row).model_dump(),
-        config=_CONFIG.validate_json(row.config),
-        results_dir=row.folder,
-    )
+    summary = summary_of(row)
+    config: dict[str, JsonValue] = {}
+    try:
+        config = _CONFIG.validate_json(row.config)
+    except ValidationError:
+        summary = summary.model_copy(update={"reason": f"its configuration {_UNREAD}"})
+    return SweepDetail(**summary.model_dump(), config=config, results_dir=row.folder)
 
 
 class CandidateFiles:

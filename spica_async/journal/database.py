@@ -34,6 +34,9 @@ class Database(Protocol):
     async def write(self, work: Callable[[Connection], ResultT]) -> ResultT:
         """Do something in a transaction, which is on disk when this returns."""
 
+    async def change_tables(self, work: Callable[[Connection], ResultT]) -> ResultT:
+        """The same for the tables themselves, which may take as long as they are large."""
+
     async def read(self, work: Callable[[Connection], ResultT]) -> ResultT:
         """Do something with one statement that reads, outside of any transaction."""
 

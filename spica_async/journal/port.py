@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -146,6 +146,32 @@ class SweepRow:
 
 
 @dataclass(frozen=True, slots=True)
+class Place:
+    """Where a sweep stands among all: the next ones were submitted before it.
+
+    Attributes:
+        submitted_at: Of the sweep, as `SweepRow` has it.
+        sweep_id: Its name.
+    """
+
+    submitted_at: float
+    sweep_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class RecentEvents:
+    """Which events are new.
+
+    Attributes:
+        at: When that was asked, in seconds since the epoch by the database's clock.
+        numbers: Of the events of each sweep that has any, the first and the last.
+    """
+
+    at: float
+    numbers: Mapping[str, tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
 class Fact:
     """Something that is so from now on.
 
@@ -256,7 +282,12 @@ class Journal(Protocol):
         """
 
     async def sweeps(
-        self, statuses: Collection[str] | None = None, *, wished: bool = False
+        self,
+        statuses: Collection[str] | None = None,
+        *,
+        after: Place | None = None,
+        offset: int = 0,
+        limit: int | None = None,
     ) -> list[SweepRow]:
         """All sweeps, or those of some statuses, the latest submitted first.
 
@@ -264,11 +295,27 @@ class Journal(Protocol):
 
         Args:
             statuses: Which; None: all.
-            wished: Those of which something is asked are among them, too.
+            after: Only those that come after this one, which may have been removed meanwhile.
+            offset: How many of them are left out; each of these takes its time.
+            limit: How many at most; None: all.
         """
 
-    async def event_counts(self) -> dict[str, int]:
-        """The number of the latest event of every sweep, by its name."""
+    async def wanted(self, statuses: Collection[str]) -> list[SweepRow]:
+        """The sweeps of some statuses, and those of which something is asked, as `sweeps` has them.
+
+        How many others there are is of no account.
+        """
+
+    async def counts(self) -> dict[str, int]:
+        """How many sweeps there are of each status that any has."""
+
+    async def recent_events(self, since: float | None = None) -> RecentEvents:
+        """Which events were recorded lately, by whichever coordinator.
+
+        Args:
+            since: `at` of an earlier answer: none is left out that this did not have yet. Some that
+                it had are among them, too. None: those of the last half minute.
+        """
 
     async def take(self, sweep_id: str, lease: Lease, *, instead_of: str | None = None) -> int:
         """Run a sweep that nobody runs, or go on running it.
@@ -299,12 +346,30 @@ class Journal(Protocol):
             SweepUnknownError: if there is none of that name.
         """
 
-    async def remove(self, sweep_id: str) -> None:
+    async def remove(self, sweep_id: str, *, only_from: Collection[str] | None = None) -> bool:
         """Forget a sweep that nobody runs, with all its facts and events, told or not.
+
+        Args:
+            sweep_id: Which.
+            only_from: The statuses that it may have; None: any.
+
+        Returns:
+            Whether it is gone. If not, it is of another status by now.
 
         Raises:
             SweepUnknownError: if there is none of that name.
             SweepTakenError: if somebody runs it.
+        """
+
+    async def long_ended(
+        self, statuses: Collection[str], *, for_seconds: float, limit: int
+    ) -> list[str]:
+        """Sweeps of some statuses that nobody runs, and of which nothing was written lately.
+
+        Args:
+            statuses: Which.
+            for_seconds: For how long nothing was written.
+            limit: How many at most.
         """
 
     async def append(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
 import asyncpg
-from sqlalchemy import ColumnElement, Connection, Double, cast, extract, func
+from sqlalchemy import ColumnElement, Connection, Double, NullPool, cast, extract, func
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import create_async_engine
 
@@ -58,13 +59,13 @@ class PostgresDatabase:
     def __init__(self, address: ServerAddress, busy_seconds: float) -> None:
         self.name = str(address)
 
-        async def connect() -> Any:
+        async def connect(answer_seconds: float | None) -> Any:
             try:
                 connection = await asyncpg.connect(
                     address.url,
                     timeout=_CONNECT_SECONDS,
                     # So that a server which is there and does not answer is noticed.
-                    command_timeout=busy_seconds + _CONNECT_SECONDS,
+                    command_timeout=answer_seconds,
                 )
             except asyncpg.ClientConfigurationError as error:
                 raise InputError(f"journal {self.name}: {error}") from error
@@ -82,10 +83,14 @@ class PostgresDatabase:
 
         self._writing = create_async_engine(
             "postgresql+asyncpg://",
-            async_creator=connect,
+            async_creator=partial(connect, busy_seconds + _CONNECT_SECONDS),
             # A connection may have been cut since it was last used.
             pool_pre_ping=True,
             pool_size=_WRITERS + 1,
+        )
+        # An index over years of sweeps is not made in seconds.
+        self._changing = create_async_engine(
+            "postgresql+asyncpg://", async_creator=partial(connect, None), poolclass=NullPool
         )
         self._reading = self._writing.execution_options(isolation_level="AUTOCOMMIT")
         self.engine = self._writing.sync_engine
@@ -93,6 +98,11 @@ class PostgresDatabase:
     async def write(self, work: Callable[[Connection], ResultT]) -> ResultT:
         """See `Database.write`."""
         async with self._writing.begin() as connection:
+            return await connection.run_sync(work)
+
+    async def change_tables(self, work: Callable[[Connection], ResultT]) -> ResultT:
+        """See `Database.change_tables`."""
+        async with self._changing.begin() as connection:
             return await connection.run_sync(work)
 
     async def read(self, work: Callable[[Connection], ResultT]) -> ResultT:

@@ -68,7 +68,7 @@ async def set_up(
             database.keep_others_out(connection)
             bring_up_to_date(connection, steps, version_table)
 
-        await do.write(work)
+        await do.change_tables(work)
     if version > len(steps):
         raise JournalVersionError(
             f"journal {database.name}: it is of version {version}, and this program "

@@ -15,7 +15,6 @@ from sqlalchemy import (
     Connection,
     case,
     delete,
-    false,
     func,
     insert,
     literal,
@@ -25,6 +24,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import IntegrityError
 
+from spica_async.journal import queries
 from spica_async.journal.database import Database
 from spica_async.journal.port import (
     WISHES,
@@ -35,6 +35,8 @@ from spica_async.journal.port import (
     LeaseLostError,
     News,
     NewSweep,
+    Place,
+    RecentEvents,
     RecordedEvent,
     RecordedFact,
     SweepExistsError,
@@ -137,28 +139,65 @@ class SqlJournal:
         return await self._do.read(lambda connection: self._sweep(connection, sweep_id))
 
     async def sweeps(
-        self, statuses: Collection[str] | None = None, *, wished: bool = False
+        self,
+        statuses: Collection[str] | None = None,
+        *,
+        after: Place | None = None,
+        offset: int = 0,
+        limit: int | None = None,
     ) -> list[SweepRow]:
         """See `Journal.sweeps`."""
 
         def work(connection: Connection) -> list[SweepRow]:
-            table = sweeps_table.c
-            wanted = self._rows(literal("")).order_by(table.submitted_at.desc(), table.sweep_id)
-            if statuses is not None:
-                asked = table.wish.is_not(None) if wished else false()
-                wanted = wanted.where(table.status.in_(statuses) | asked)
-            found = connection.execute(wanted)
-            return [_sweep_row(row) for row in found]
+            rows = self._rows(literal(""))
+            wanted = queries.page_of(rows, statuses, after=after, offset=offset, limit=limit)
+            return [_sweep_row(row) for row in connection.execute(wanted)]
 
         return await self._do.read(work)
 
-    async def event_counts(self) -> dict[str, int]:
-        """See `Journal.event_counts`."""
+    async def wanted(self, statuses: Collection[str]) -> list[SweepRow]:
+        """See `Journal.wanted`."""
+
+        def work(connection: Connection) -> list[SweepRow]:
+            wanted = queries.wanted_now(self._rows(literal("")), statuses)
+            return [_sweep_row(row) for row in connection.execute(wanted)]
+
+        return await self._do.read(work)
+
+    async def counts(self) -> dict[str, int]:
+        """See `Journal.counts`."""
 
         def work(connection: Connection) -> dict[str, int]:
-            table = sweeps_table.c
-            found = connection.execute(select(table.sweep_id, table.events))
-            return {row.sweep_id: row.events for row in found.all()}
+            found = connection.execute(queries.by_status())
+            return {row[0]: row[1] for row in found}
+
+        return await self._do.read(work)
+
+    async def recent_events(self, since: float | None = None) -> RecentEvents:
+        """See `Journal.recent_events`."""
+
+        def work(connection: Connection) -> RecentEvents:
+            found = connection.execute(queries.recent_events(since, self._database.now())).all()
+            at = next(at for sweep_id, _, _, at in found if not sweep_id)
+            numbers = {name: (first, last) for name, first, last, _ in found if name}
+            return RecentEvents(at, numbers)
+
+        return await self._do.read(work)
+
+    async def long_ended(
+        self, statuses: Collection[str], *, for_seconds: float, limit: int
+    ) -> list[str]:
+        """See `Journal.long_ended`."""
+
+        def work(connection: Connection) -> list[str]:
+            wanted = queries.long_ended(
+                statuses,
+                self._is_free(),
+                self._database.now(),
+                for_seconds=for_seconds,
+                limit=limit,
+            )
+            return list(connection.execute(wanted).scalars())
 
         return await self._do.read(work)
 
@@ -212,23 +251,28 @@ class SqlJournal:
 
         return await self._do.write(work)
 
-    async def remove(self, sweep_id: str) -> None:
+    async def remove(self, sweep_id: str, *, only_from: Collection[str] | None = None) -> bool:
         """See `Journal.remove`."""
 
-        def work(connection: Connection) -> None:
+        def work(connection: Connection) -> bool:
             table = sweeps_table.c
             # First, so that whoever takes it meanwhile waits, and then finds none.
             freed = connection.execute(
                 update(sweeps_table)
                 .where(table.sweep_id == sweep_id, self._is_free())
                 .values(owner=None, lease_until=None)
+                .returning(table.status)
             )
-            if freed.rowcount == 0:
+            status: str | None = freed.scalar_one_or_none()
+            if status is None:
                 raise self._taken_error(connection, sweep_id)
+            if only_from is not None and status not in only_from:
+                return False
             for part in (facts_table, events_table, sweeps_table):
                 connection.execute(delete(part).where(part.c.sweep_id == sweep_id))
+            return True
 
-        await self._do.write(work)
+        return await self._do.write(work)
 
     async def append(
         self,
@@ -330,13 +374,7 @@ class SqlJournal:
         """See `Journal.unpublished`."""
 
         def work(connection: Connection) -> list[str]:
-            table = sweeps_table.c
-            found = connection.execute(
-                select(table.sweep_id)
-                .where(table.published < table.events, table.managed == 1)
-                .order_by(table.submitted_at, table.sweep_id)
-            )
-            return list(found.scalars())
+            return list(connection.execute(queries.untold()).scalars())
 
         return await self._do.read(work)
 
@@ -415,7 +453,7 @@ class SqlJournal:
     ) -> None:
         if events:
             connection.execute(
-                insert(events_table),
+                insert(events_table).values(recorded_at=self._database.now()),
                 [
                     {"sweep_id": sweep_id, "number": number, "body": body}
                     for number, body in enumerate(events, after + 1)

@@ -92,6 +92,10 @@ class SqliteDatabase:
 
         return await asyncio.get_running_loop().run_in_executor(self._writer, transaction)
 
+    async def change_tables(self, work: Callable[[Connection], ResultT]) -> ResultT:
+        """See `Database.change_tables`."""
+        return await self.write(work)
+
     async def read(self, work: Callable[[Connection], ResultT]) -> ResultT:
         """See `Database.read`."""
 

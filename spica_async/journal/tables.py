@@ -51,6 +51,8 @@ events_table = Table(
     Column("sweep_id", Text, ForeignKey("sweeps.sweep_id"), primary_key=True),
     Column("number", Integer, primary_key=True, autoincrement=False),
     Column("body", Text, nullable=False),
+    # None of those from before there was such a column.
+    Column("recorded_at", Double),
 )
 
 facts_table = Table(
@@ -117,6 +119,21 @@ STEPS: Final[Steps] = (
         "CREATE UNIQUE INDEX sweeps_by_token ON sweeps (token)",
         "ALTER TABLE sweeps ADD COLUMN teller TEXT",
         "ALTER TABLE sweeps ADD COLUMN teller_until DOUBLE PRECISION",
+    ),
+    (
+        "ALTER TABLE events ADD COLUMN recorded_at DOUBLE PRECISION",
+        """
+        CREATE INDEX events_by_time ON events (recorded_at, sweep_id, number)
+        WHERE recorded_at IS NOT NULL
+        """,
+        "CREATE INDEX sweeps_by_time ON sweeps (submitted_at DESC, sweep_id)",
+        "DROP INDEX sweeps_by_status",
+        "CREATE INDEX sweeps_by_status_and_time ON sweeps (status, submitted_at DESC, sweep_id)",
+        "CREATE INDEX sweeps_with_a_wish ON sweeps (sweep_id) WHERE wish IS NOT NULL",
+        """
+        CREATE INDEX sweeps_untold ON sweeps (submitted_at, sweep_id)
+        WHERE published < events AND managed = 1
+        """,
     ),
 )
 

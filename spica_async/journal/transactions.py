@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection
@@ -34,14 +35,15 @@ class Transactions:
         Raises:
             JournalError: if the database could not do it.
         """
+        return await self._alone(partial(self._database.write, work))
 
-        async def transaction() -> ResultT:
-            with self._telling():
-                self._database.check()
-                return await self._database.write(work)
+    async def change_tables(self, work: Work[ResultT]) -> ResultT:
+        """Do something with the tables themselves, in a transaction, for as long as it takes.
 
-        async with self._turns:
-            return await self._to_its_end(transaction())
+        Raises:
+            JournalError: if the database could not do it.
+        """
+        return await self._alone(partial(self._database.change_tables, work))
 
     async def read(self, work: Work[ResultT]) -> ResultT:
         """Do something with one statement that reads.
@@ -55,6 +57,15 @@ class Transactions:
                 return await self._database.read(work)
 
         return await self._to_its_end(reading())
+
+    async def _alone(self, write: Callable[[], Coroutine[Any, Any, ResultT]]) -> ResultT:
+        async def transaction() -> ResultT:
+            with self._telling():
+                self._database.check()
+                return await write()
+
+        async with self._turns:
+            return await self._to_its_end(transaction())
 
     async def _to_its_end(self, work: Coroutine[Any, Any, ResultT]) -> ResultT:
         """Do something whole, though the caller be cancelled: it is told when all is done.

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import urllib.error
 import urllib.request
 from pathlib import Path
 
 import psutil
 import pytest
-from support.commands import TIMEOUT_SECONDS, Spica
+from support.commands import TIMEOUT_SECONDS, Spica, WriteConfig, small_sweep
 from support.served import served
 
 SAMPLES = 9
+
+
+def bearer(url: str) -> dict[str, str]:
+    """What opens the daemon there to its own user, as docs/daemon.md has it for curl."""
+    address = url.removeprefix("http://").replace(":", "-")
+    folder = Path(os.environ["XDG_STATE_HOME"]) / "spica-async" / "daemons"
+    token = (folder / f"{address}.token").read_text().strip()
+    return {"Authorization": f"Bearer {token}"}
 
 
 @pytest.mark.slow
@@ -26,7 +36,9 @@ def test_a_daemon_that_is_killed_goes_on_with_its_sweeps(
         other = spica("submit", nine_samples, "--daemon", daemon.url, "--priority", "-5", "--json")
         second = json.loads(other.stdout)["sweep_id"]
         assert json.loads(other.stdout)["priority"] == -5
-        with urllib.request.urlopen(f"{daemon.url}/v1/sweeps/{sweep}/events") as events:
+        where = f"{daemon.url}/v1/sweeps/{sweep}/events"
+        asked = urllib.request.Request(where, headers=bearer(daemon.url))
+        with urllib.request.urlopen(asked) as events:
             assert any(b"candidate.measured" in line for line in events)
         children = psutil.Process(daemon.process.pid).children(recursive=True)
         daemon.process.kill()
@@ -80,6 +92,33 @@ def test_what_goes_wrong_is_one_message(spica: Spica, nine_samples: str, tmp_pat
         refused = spica("submit", "bad.yaml", "--daemon", daemon.url)
         assert refused.code == 2
         assert "goal.target" in refused.stderr
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            urllib.request.urlopen(f"{daemon.url}/v1/sweeps")
         taken = spica("serve", "--port", daemon.url.rpartition(":")[2], "--output", "other")
         assert taken.code == 2
         assert "--port" in taken.stderr.splitlines()[-1]
+
+
+def test_traces_are_below_their_root(
+    spica: Spica, write_config: WriteConfig, tmp_path: Path
+) -> None:
+    for folder in ("traces", "elsewhere"):
+        (tmp_path / folder).mkdir()
+        made = spica("trace", "synth", f"{folder}/trace.jsonl", "--requests", "20")
+        assert made.code == 0, made.stderr
+    missing = spica("serve", "--port", "0", "--trace-root", "nowhere")
+    assert (missing.code, missing.stderr) == (
+        2,
+        "error: --trace-root nowhere: there is no such folder\n",
+    )
+    with served(tmp_path, "--slots", "1", "--trace-root", "traces") as daemon:
+        codes = {}
+        for folder in ("traces", "elsewhere"):
+            workload = {"trace_path": f"{folder}/trace.jsonl"}
+            config = write_config(small_sweep() | {"workload": workload})
+            done = spica("submit", config, "--daemon", daemon.url)
+            codes[folder] = done.code
+        assert codes == {"traces": 0, "elsewhere": 2}
+        assert done.stderr.startswith(
+            f"error: workload.trace_path: {tmp_path}/elsewhere/trace.jsonl is not below"
+        )

@@ -17,6 +17,7 @@ from schemas.daemon import (
 from spica_async.bus.port import Bus, Message, QueueSpec
 from spica_async.bus.topology import COMMANDS_QUEUE, DEAD_QUEUE
 from spica_async.daemon.commands import Commands
+from spica_async.daemon.local_files import NO_FILE, LocalFiles
 from spica_async.daemon.port import Control
 
 ANSWERS = QueueSpec("answers")
@@ -62,11 +63,11 @@ class Client:
 
 
 @asynccontextmanager
-async def obeying(bus: Bus, control: Control) -> AsyncIterator[Client]:
+async def obeying(bus: Bus, control: Control, files: LocalFiles = NO_FILE) -> AsyncIterator[Client]:
     """Have commands obeyed while the context is open."""
     for queue in (DEAD_QUEUE, COMMANDS_QUEUE, ANSWERS):
         await bus.declare_queue(queue)
     async with asyncio.TaskGroup() as group:
-        running = group.create_task(Commands(bus, control, "spica/daemon/test").run())
+        running = group.create_task(Commands(bus, control, "spica/daemon/test", files).run())
         yield Client(bus)
         running.cancel()

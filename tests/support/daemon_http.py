@@ -14,10 +14,11 @@ from spica_async.daemon.http.app import make_app
 from spica_async.daemon.http.server import serve
 from spica_async.daemon.http.settings import HttpSettings
 from spica_async.daemon.http.tokens import Tokens
+from spica_async.daemon.local_files import ANY_FILE
 
 TOKEN = "0123456789abcdef-token"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
-OPEN = HttpSettings(port=0)
+OPEN = HttpSettings(port=0, files=ANY_FILE)
 GUARDED = HttpSettings(port=0, tokens=Tokens.of(["another-token-of-ours", TOKEN]))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +15,8 @@ from support.planning import FakeEngine
 from support.searching import FakeWorker, succeed_or_fail
 
 from schemas.config import SmartSearchConfig
-from schemas.daemon import SweepDetail
+from schemas.daemon import SweepDetail, SweepSummary
+from schemas.lifecycle import SweepEvent
 from spica_async.bus.memory import MemoryBus
 from spica_async.bus.port import Bus
 from spica_async.bus.topology import declare, requests_queue
@@ -71,6 +72,16 @@ class RunningDaemon:
             while (detail := await self.manager.sweep(sweep_id)).state not in states:  # noqa: ASYNC110  # as a client does
                 await asyncio.sleep(0.02)
         return detail
+
+    async def listed(self) -> Sequence[SweepSummary]:
+        """All sweeps, the latest first."""
+        return (await self.manager.sweeps()).sweeps
+
+    async def events(self, sweep_id: str | None, *, after: int = 0) -> AsyncIterator[SweepEvent]:
+        """What happens, all of which can be read."""
+        async for event in self.manager.events(sweep_id, after=after):
+            assert isinstance(event, SweepEvent)
+            yield event
 
     async def submit(self, config: SmartSearchConfig | None = None, priority: int = 0) -> str:
         summary = await self.manager.submit(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from schemas.config import SmartSearchConfig
-from schemas.daemon import CandidatePage, SweepDetail, SweepState, SweepSummary
+from schemas.daemon import CandidatePage, StoredState, SweepDetail, SweepState, SweepSummary
 from schemas.lifecycle import (
     CandidateMeasured,
     Lifecycle,
@@ -20,7 +21,13 @@ from schemas.lifecycle import (
 )
 from schemas.messages import Sample
 from schemas.results import CandidateRecord, CandidateTimings, RankedCandidate
-from spica_async.daemon.port import QueueFullError, UnknownSweepError, WrongStateError
+from spica_async.daemon.port import (
+    QueueFullError,
+    SweepPage,
+    UnknownSweepError,
+    UnreadableEvent,
+    WrongStateError,
+)
 from spica_async.results import config_document
 
 FINAL = frozenset({"cancelled", "completed", "nothing_feasible", "time_limit"})
@@ -34,7 +41,7 @@ class FakeSweep:
     detail: SweepDetail
     use_cache: bool = True
     records: list[CandidateRecord] = field(default_factory=list)
-    events: list[SweepEvent] = field(default_factory=list)
+    events: list[SweepEvent | UnreadableEvent] = field(default_factory=list)
 
 
 class FakeControl:
@@ -55,7 +62,7 @@ class FakeControl:
         self.listeners = 0
         self.asked_after: list[int] = []
         self._changed = asyncio.Condition()
-        self._all: list[SweepEvent] = []
+        self._all: list[SweepEvent | UnreadableEvent] = []
 
     async def submit(
         self,
@@ -87,9 +94,32 @@ class FakeControl:
         await self.tell(detail.sweep_id, submitted)
         return _summary(detail)
 
-    async def sweeps(self) -> Sequence[SweepSummary]:
+    async def sweeps(
+        self,
+        state: StoredState | None = None,
+        *,
+        before: str | None = None,
+        offset: int = 0,
+        limit: int = 1000,
+    ) -> SweepPage:
         self._refuse()
-        return [_summary(sweep.detail) for sweep in reversed(self.known.values())]
+        found = [
+            _summary(sweep.detail)
+            for sweep in reversed(self.known.values())
+            if state in (None, sweep.detail.state)
+        ]
+        names = [sweep.sweep_id for sweep in found]
+        begin = offset + (names.index(before) if before is not None else 0)
+        rest = names[begin + limit :]
+        return SweepPage(found[begin : begin + limit], rest[0] if rest else None)
+
+    async def counts(self) -> Mapping[SweepState, int]:
+        self._refuse()
+        return Counter(sweep.detail.state for sweep in self.known.values())
+
+    async def tells_more(self, sweep_id: str, *, after: int) -> bool:
+        self._refuse()
+        return after < len(self._find(sweep_id).events) or not self._over(sweep_id)
 
     async def sweep(self, sweep_id: str) -> SweepDetail:
         self._refuse()
@@ -120,7 +150,9 @@ class FakeControl:
             raise WrongStateError(f"{sweep_id} is not at rest")
         return self.change(sweep_id, state="queued")
 
-    async def events(self, sweep_id: str | None, *, after: int = 0) -> AsyncIterator[SweepEvent]:
+    async def events(
+        self, sweep_id: str | None, *, after: int = 0
+    ) -> AsyncIterator[SweepEvent | UnreadableEvent]:
         self.asked_after.append(after)
         self.listeners += 1
         try:
@@ -163,6 +195,13 @@ class FakeControl:
             self.change(sweep_id, state=state)
         async with self._changed:
             self._changed.notify_all()
+
+    def lose(self, sweep_id: str, number: int) -> None:
+        """Have an event been written by another version."""
+        events = self._find(sweep_id).events
+        lost = UnreadableEvent(sweep_id, number)
+        self._all[self._all.index(events[number - 1])] = lost
+        events[number - 1] = lost
 
     def change(self, sweep_id: str, **changes: object) -> SweepSummary:
         """Have something else told of a sweep."""

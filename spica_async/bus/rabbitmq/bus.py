@@ -13,6 +13,7 @@ from aio_pika.abc import AbstractChannel
 from tenacity import AsyncRetrying, retry_if_exception_type
 
 from spica_async.bus.address import BrokerAddress
+from spica_async.bus.inbox import MOST_UNREAD, Unread
 from spica_async.bus.port import (
     AccessRefusedError,
     BusUnavailableError,
@@ -23,6 +24,7 @@ from spica_async.bus.port import (
     QueueNotFoundError,
     QueueSpec,
     QueueStatus,
+    Subscription,
     UnroutableError,
     check_size,
 )
@@ -75,7 +77,9 @@ class RabbitBus:
         private_queues: str,
         report: StateReport,
         patience_seconds: float,
+        unread: Unread,
     ) -> None:
+        self._unread = unread
         self._consuming = consuming
         self._private_queues = private_queues
         self._report = report
@@ -99,6 +103,7 @@ class RabbitBus:
         on_state: OnState | None = None,
         patience_seconds: float = DEFAULT_PATIENCE_SECONDS,
         connect_seconds: float = DEFAULT_CONNECT_SECONDS,
+        unread: Unread = MOST_UNREAD,
     ) -> AsyncIterator[Self]:
         """Connect, and stay connected while the context is open.
 
@@ -109,6 +114,7 @@ class RabbitBus:
             on_state: told of every change of the bus's state, and why, in one line.
             patience_seconds: how long a verb waits for a broker that is away or takes nothing.
             connect_seconds: the same for the first connection.
+            unread: how much may wait for each who listens.
 
         Raises:
             AccessRefusedError: the broker refuses the user, the virtual host or an exchange.
@@ -135,6 +141,7 @@ class RabbitBus:
                 private_queues=private_queues,
                 report=report,
                 patience_seconds=patience_seconds,
+                unread=unread,
             )
             await bus.declare_exchanges()
             yield bus
@@ -229,7 +236,7 @@ class RabbitBus:
         except (TimeoutError, TransientError) as error:
             raise BusUnavailableError(f"event {topic}: the broker takes nothing") from error
 
-    def subscribe(self, pattern: str) -> AbstractAsyncContextManager[AsyncIterator[Event]]:
+    def subscribe(self, pattern: str) -> AbstractAsyncContextManager[Subscription[Event]]:
         """See `Bus.subscribe`."""
         return subscribed(
             self._consuming,
@@ -237,6 +244,7 @@ class RabbitBus:
             pattern=pattern,
             queue_prefix=f"{self._private_queues}.events",
             read=lambda incoming: Event(incoming.routing_key or "", read_message(incoming)),
+            unread=self._unread,
             patience_seconds=self._patience_seconds,
         )
 
@@ -249,7 +257,7 @@ class RabbitBus:
                 f"broadcasting {message.type}",
             )
 
-    def listen(self) -> AbstractAsyncContextManager[AsyncIterator[Message]]:
+    def listen(self) -> AbstractAsyncContextManager[Subscription[Message]]:
         """See `Bus.listen`."""
         return subscribed(
             self._consuming,
@@ -257,6 +265,7 @@ class RabbitBus:
             pattern="",
             queue_prefix=f"{self._private_queues}.control",
             read=read_message,
+            unread=self._unread,
             patience_seconds=self._patience_seconds,
         )
 

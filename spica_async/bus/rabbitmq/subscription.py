@@ -14,7 +14,8 @@ from aio_pika.abc import AbstractChannel
 from aiormq.abc import DeliveredMessage
 from tenacity import AsyncRetrying, retry_if_exception_type
 
-from spica_async.bus.inbox import Inbox
+from spica_async.bus.inbox import Inbox, Unread
+from spica_async.bus.port import Subscription
 from spica_async.bus.rabbitmq.background import in_background
 from spica_async.bus.rabbitmq.delivery import ChannelLife
 from spica_async.bus.rabbitmq.errors import (
@@ -33,8 +34,6 @@ log = structlog.get_logger(__name__)
 _QUIET_SECONDS: Final = 300.0
 """After so long without a word the queue is bound anew: an exchange that was deleted and declared
 again has forgotten who listened, and tells nobody."""
-_MOST_WAITING: Final = 10_000
-"""Of a reader that does not keep up, the broker drops the oldest beyond these."""
 
 
 @asynccontextmanager
@@ -45,15 +44,16 @@ async def subscribed(
     pattern: str,
     queue_prefix: str,
     read: Callable[[DeliveredMessage], ItemT],
+    unread: Unread,
     patience_seconds: float,
-) -> AsyncIterator[AsyncIterator[ItemT]]:
+) -> AsyncIterator[Subscription[ItemT]]:
     """Receive from an exchange while the context is open, again after each loss of the connection.
 
     Raises:
         AccessRefusedError: this user may not do that.
         BusUnavailableError: there was no channel in `patience_seconds`.
     """
-    subscription = _Subscription(link, exchange, pattern, queue_prefix, read)
+    subscription = _Subscription(link, exchange, pattern, queue_prefix, read, unread=unread)
     async with patience(patience_seconds, f"listening to {exchange}"):
         await subscription.attach()
     try:
@@ -71,8 +71,11 @@ class _Subscription(Generic[ItemT]):
         pattern: str,
         queue_prefix: str,
         read: Callable[[DeliveredMessage], ItemT],
+        *,
+        unread: Unread,
     ) -> None:
-        self.inbox: Inbox[ItemT] = Inbox()
+        self.inbox: Inbox[ItemT] = Inbox(unread, name=exchange)
+        self._unread = unread
         self._link = link
         self._exchange = exchange
         self._pattern = pattern
@@ -133,7 +136,12 @@ class _Subscription(Generic[ItemT]):
                     f"{self._queue_prefix}.{uuid4().hex[:12]}",
                     exclusive=True,
                     auto_delete=True,
-                    arguments={"x-max-length": _MOST_WAITING},
+                    # For while we take nothing at all. What we have taken is bounded by the inbox:
+                    # without acknowledgements the broker counts it no more.
+                    arguments={
+                        "x-max-length": self._unread.messages,
+                        "x-max-length-bytes": self._unread.bytes,
+                    },
                 )
                 await queue.bind(self._exchange, self._pattern)
                 underlay = await channel.get_underlay_channel()
@@ -158,4 +166,4 @@ class _Subscription(Generic[ItemT]):
 
     async def _deliver(self, incoming: DeliveredMessage) -> None:
         self._heard_at = asyncio.get_running_loop().time()
-        self.inbox.put(self._read(incoming))
+        self.inbox.put(self._read(incoming), len(incoming.body))

@@ -12,6 +12,7 @@ from starlette.middleware import Middleware
 
 from schemas.daemon import Problem, SweepSubmission
 from schemas.lifecycle import SweepEvent
+from spica_async.daemon.http.forms import OneForm
 from spica_async.daemon.http.gate import Gate
 from spica_async.daemon.http.limits import Streams
 from spica_async.daemon.http.metrics import Metrics, Observed
@@ -45,12 +46,14 @@ def make_app(control: Control, settings: HttpSettings) -> FastAPI:
         telemetry={"tracing": False, "metrics": False, "logs": False},
         middleware=[
             Middleware(Observed, metrics=metrics),
+            Middleware(OneForm),
             Middleware(Gate, tokens=settings.tokens),
         ],
     )
     app.state.streams = streams
-    answer_problems(app, retry_seconds=settings.retry_seconds)
-    app.include_router(make_router(control, settings, streams, metrics))
+    router = make_router(control, settings, streams, metrics)
+    answer_problems(app, [*app.routes, *router.routes], retry_seconds=settings.retry_seconds)
+    app.include_router(router)
     _describe_bodies(app)
     return app
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import Counter as Tally
-from collections.abc import Iterable
+from collections.abc import Mapping
 from http import HTTPMethod, HTTPStatus
 from typing import Final, get_args
 
@@ -13,7 +12,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from schemas.daemon import SweepState, SweepSummary
+from schemas.daemon import SweepState
 from spica_async.daemon.http.problems import internal_error
 
 log = structlog.get_logger(__name__)
@@ -51,14 +50,13 @@ class Metrics:
         )
         self.sweeps = Gauge("spica_sweeps", "Sweeps by their state.", ("state",), registry=registry)
 
-    def count_sweeps(self, sweeps: Iterable[SweepSummary] | None) -> None:
+    def count_sweeps(self, found: Mapping[SweepState, int] | None) -> None:
         """Set the gauge of sweeps; None: they are not known, and so not told."""
         self.sweeps.clear()
-        if sweeps is None:
+        if found is None:
             return
-        found = Tally(sweep.state for sweep in sweeps)
         for state in STATES:
-            self.sweeps.labels(state).set(found[state])
+            self.sweeps.labels(state).set(found.get(state, 0))
 
 
 class Observed:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -11,6 +12,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.routing import BaseRoute, Match, Route
 
 from schemas.daemon import Problem
 from spica_async.daemon.port import QueueFullError, UnknownSweepError, WrongStateError
@@ -57,11 +59,12 @@ def internal_error() -> Response:
     )
 
 
-def answer_problems(app: FastAPI, *, retry_seconds: int) -> None:
+def answer_problems(app: FastAPI, routes: Sequence[BaseRoute], *, retry_seconds: int) -> None:
     """Have every error that a route may raise answered with a problem.
 
     Args:
         app: that the routes are of.
+        routes: all that there will be.
         retry_seconds: told to who may try again.
     """
 
@@ -80,7 +83,7 @@ def answer_problems(app: FastAPI, *, retry_seconds: int) -> None:
 
     app.add_exception_handler(SpicaError, spica)
     app.add_exception_handler(ProblemError, _told)
-    app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(HTTPException, partial(_http, routes))
     app.add_exception_handler(RequestValidationError, _invalid)
 
 
@@ -89,14 +92,27 @@ def _told(_: Request, error: Exception) -> Response:
     return problem_response(error.status, error.detail, error.headers)
 
 
-def _http(request: Request, error: Exception) -> Response:
+def _http(routes: Sequence[BaseRoute], request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)  # noqa: S101  # it is registered for no other
     detail = str(error.detail)
     if error.status_code == HTTPStatus.NOT_FOUND:
         detail = f"there is no {request.url.path}"
     elif error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        allow = {"Allow": ", ".join(_methods(routes, request))}
+        if request.method == "OPTIONS":
+            return Response(status_code=HTTPStatus.NO_CONTENT, headers=allow)
         detail = f"{request.url.path} knows no {request.method}"
+        return problem_response(error.status_code, detail, allow)
     return problem_response(error.status_code, detail, error.headers)
+
+
+def _methods(routes: Sequence[BaseRoute], request: Request) -> list[str]:
+    """What may be done with a path, by all of its routes."""
+    found = {"OPTIONS"}
+    for route in routes:
+        if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE:
+            found |= route.methods or set()
+    return sorted(found | {"HEAD"} if "GET" in found else found)
 
 
 def _invalid(_: Request, error: Exception) -> Response:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from http import HTTPStatus
 from typing import Annotated, Any, Final
+from urllib.parse import urlencode
 
 import structlog
 from fastapi import APIRouter, Header, Query, Request
@@ -11,7 +12,7 @@ from prometheus_client.exposition import choose_encoder
 from pydantic import BaseModel, TypeAdapter
 from starlette.responses import Response
 
-from schemas.daemon import CandidatePage, SweepDetail, SweepState, SweepSummary
+from schemas.daemon import CandidatePage, StoredState, SweepDetail, SweepSummary
 from spica_async.daemon.http.limits import Streams
 from spica_async.daemon.http.metrics import Metrics
 from spica_async.daemon.http.problems import PROBLEM_TYPE, problem_response
@@ -46,6 +47,9 @@ _EVENTS: Final[dict[int | str, dict[str, Any]]] = {
         },
     }
 }
+_NO_MORE: Final[dict[int | str, dict[str, Any]]] = {
+    204: {"description": "the sweep has ended, and there is no event behind that one"}
+}
 _Priority = Annotated[
     int | None, Query(ge=-100, le=100, description="goes before that of the body")
 ]
@@ -59,6 +63,9 @@ _After = Annotated[
 _LastEventId = Annotated[
     int | None,
     Header(ge=0, le=MAX_NUMBER, alias="Last-Event-ID", description="likewise, and goes before it"),
+]
+_Before = Annotated[
+    str | None, Query(max_length=300, description="where a page begins, from the one before's Link")
 ]
 _Offset = Annotated[int, Query(ge=0, le=MAX_NUMBER, description="how many are left out before")]
 _Limit = Annotated[int, Query(ge=1, le=MAX_PAGE, description="how many at most")]
@@ -101,6 +108,7 @@ def _add_sweeps(router: APIRouter, control: Control, settings: HttpSettings) -> 
             request,
             priority=priority,
             use_cache=use_cache,
+            files=settings.files,
             body_bytes=settings.body_bytes,
             body_seconds=settings.body_seconds,
         )
@@ -115,15 +123,23 @@ def _add_sweeps(router: APIRouter, control: Control, settings: HttpSettings) -> 
 
     @router.get(f"{PREFIX}/sweeps", response_model=list[SweepSummary], responses=_problems(422))
     async def sweeps(
-        state: Annotated[SweepState | None, Query()] = None,
+        state: Annotated[StoredState | None, Query()] = None,
+        before: _Before = None,
         offset: _Offset = 0,
         limit: _Limit = MAX_PAGE,
     ) -> Response:
-        """Some of the sweeps, or of those in one state, the latest submitted first."""
-        found = [sweep for sweep in await control.sweeps() if state in (None, sweep.state)]
-        page = found[offset : offset + limit]
+        """Some of the sweeps, or of those in one state, the latest submitted first.
+
+        Where there are more, a `Link` leads to the next page: `<?...>; rel="next"`.
+        """
+        page = await control.sweeps(state, before=before, offset=offset, limit=limit)
+        headers = {}
+        if page.next is not None:
+            query = {"limit": limit, "before": page.next} | ({"state": state} if state else {})
+            headers["Link"] = f'<?{urlencode(query)}>; rel="next"'
         # Made into bytes once, where FastAPI would make documents of the models first.
-        return Response(_SUMMARIES.dump_json(page), media_type="application/json")
+        body = _SUMMARIES.dump_json(list(page.sweeps))
+        return Response(body, headers=headers, media_type="application/json")
 
     @router.get(
         f"{PREFIX}/sweeps/{{sweep_id}}", response_model=SweepDetail, responses=_problems(404)
@@ -195,15 +211,18 @@ def _add_events(
         f"{PREFIX}/sweeps/{{sweep_id}}/events",
         response_class=EventStream,
         status_code=HTTPStatus.OK,
-        responses=_EVENTS | _problems(404, 422, 503),
+        responses=_EVENTS | _NO_MORE | _problems(404, 422, 503),
     )
     async def sweep_events(
         sweep_id: str, after: _After = 0, last_event_id: _LastEventId = None
     ) -> Response:
         """What happens to one sweep, from an event on until it ends."""
-        # Asked for the error alone: once a stream has begun, it cannot be answered with a 404.
-        await control.sweep(sweep_id)
-        return told(sweep_id, after if last_event_id is None else last_event_id)
+        number = after if last_event_id is None else last_event_id
+        # Once a stream has begun, it cannot be answered with a 404 or 204 any more. The latter has
+        # an `EventSource` come no more.
+        if not await control.tells_more(sweep_id, after=number):
+            return Response(status_code=HTTPStatus.NO_CONTENT)
+        return told(sweep_id, number)
 
     @router.get(
         f"{PREFIX}/events",
@@ -231,7 +250,7 @@ def _add_probes(router: APIRouter, control: Control, streams: Streams, metrics: 
     async def tell_metrics(request: Request) -> Response:
         """Counts, in the text format of Prometheus."""
         try:
-            metrics.count_sweeps(await control.sweeps())
+            metrics.count_sweeps(await control.counts())
         except SpicaError as error:
             log.warning("http.sweeps_not_counted", why=str(error))
             metrics.count_sweeps(None)

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import AsyncIterator, Generator
-from contextlib import asynccontextmanager, closing, contextmanager
+from contextlib import ExitStack, asynccontextmanager, closing, contextmanager
 from functools import partial
 
 import structlog
@@ -16,6 +16,7 @@ from fastapi import FastAPI
 from spica_async.daemon.http.address import base_url, is_loopback
 from spica_async.daemon.http.connections import Connection, Room
 from spica_async.daemon.http.limits import Streams
+from spica_async.daemon.http.own_token import kept_token
 from spica_async.daemon.http.settings import HttpSettings
 from spica_async.errors import InputError
 
@@ -40,9 +41,24 @@ async def serve(app: FastAPI, settings: HttpSettings, stop: asyncio.Event) -> As
 
     Raises:
         InputError: the address cannot be listened at, or may not without a token; the message
-            names the options `--host`, `--port`, `--token-file`.
+            names the options `--host`, `--port`, `--token-file`. Or its token cannot be kept.
     """
-    listener = await _listen(settings)
+    with ExitStack() as stack:
+        # The server closes it, too, unless it has failed.
+        listener = stack.enter_context(closing(await _listen(settings)))
+        address, port = listener.getsockname()[:2]
+        if settings.own_token is not None:
+            # Before anybody is answered, so that who is let in has found it there.
+            path = stack.enter_context(kept_token(settings.own_token, address, port))
+            log.info("http.token_kept", file=str(path))
+        async with _serving(app, settings, stop, listener):
+            yield base_url(settings.host, port)
+
+
+@asynccontextmanager
+async def _serving(
+    app: FastAPI, settings: HttpSettings, stop: asyncio.Event, listener: socket.socket
+) -> AsyncIterator[None]:
     _log_through_structlog()
     config = uvicorn.Config(
         app,
@@ -62,15 +78,12 @@ async def serve(app: FastAPI, settings: HttpSettings, stop: asyncio.Event) -> As
     # Not in a TaskGroup: it would wrap whatever the caller raises within the context.
     serving = asyncio.create_task(server.serve(sockets=[listener]), name="http")
     serving.add_done_callback(lambda _: stop.set())
-    url = base_url(settings.host, listener.getsockname()[1])
-    log.info("http.serving", url=url)
+    log.info("http.serving", url=base_url(settings.host, listener.getsockname()[1]))
     try:
-        yield url
+        yield
     finally:
         server.should_exit = True
-        # The server closes it, too, unless it has failed.
-        with closing(listener):
-            await serving
+        await serving
 
 
 class _Server(uvicorn.Server):
@@ -113,7 +126,8 @@ async def _listen(settings: HttpSettings) -> socket.socket:
     except (OSError, UnicodeError) as error:
         raise InputError(f"--host: {host}: {_reason(error)}") from error
     family, _, _, _, address = found[0]
-    if not settings.tokens and not is_loopback(str(address[0])):
+    for_others = settings.tokens and settings.own_token is None
+    if not for_others and not is_loopback(str(address[0])):
         raise InputError(
             f"--token-file: needed to listen at {host}, where other machines may ask; without a"
             " token --host is an address of the loopback, e.g. 127.0.0.1"

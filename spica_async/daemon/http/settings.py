@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry
 
 from spica_async.daemon.http.address import DEFAULT_HOST, DEFAULT_PORT
 from spica_async.daemon.http.tokens import Tokens
+from spica_async.daemon.local_files import NO_FILE, LocalFiles
 
 MAX_PAGE: Final = 1000
 """Sweeps or candidates in one answer."""
@@ -24,6 +25,8 @@ class HttpSettings:
         host: name or address to listen at; one that is not of the loopback needs a token.
         port: 0 takes any that is free.
         tokens: that are taken; none: everybody on this machine is let in.
+        own_token: one of them that is kept in a file for this user's clients; only on the loopback.
+        files: which files of this host a submission may name.
         connections: that may be open at a time; one more takes the place of the one that has kept
             the daemon waiting longest, and is turned away where none does.
         head_seconds: how long a connection may take to send the whole head of a request.
@@ -40,6 +43,8 @@ class HttpSettings:
     host: str = DEFAULT_HOST
     port: int = DEFAULT_PORT
     tokens: Tokens = field(default_factory=Tokens)
+    own_token: str | None = field(default=None, repr=False)
+    files: LocalFiles = NO_FILE
     connections: int = 256
     head_seconds: float = 10.0
     body_bytes: int = 1024 * 1024

@@ -14,6 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from schemas.lifecycle import SWEEP_EVENT, SweepEvent
 from spica_async.daemon.http.limits import Streams
+from spica_async.daemon.port import UnreadableEvent
 from spica_async.errors import SpicaError
 
 log = structlog.get_logger(__name__)
@@ -45,7 +46,7 @@ class EventStream(Response):
 
     def __init__(
         self,
-        events: AsyncIterator[SweepEvent],
+        events: AsyncIterator[SweepEvent | UnreadableEvent],
         streams: Streams,
         *,
         numbered: bool,
@@ -115,9 +116,13 @@ class EventStream(Response):
             return False
         return True
 
-    def _encode(self, event: SweepEvent) -> bytes:
+    def _encode(self, event: SweepEvent | UnreadableEvent) -> bytes:
+        number = event.number if isinstance(event, UnreadableEvent) else event.sequence
+        name = b"id: %d\n" % number if self._numbered else b""
+        if isinstance(event, UnreadableEvent):
+            # Without data it is no event to the reader, who goes on behind it all the same.
+            return b"%s: %s\n\n" % (name, str(event).encode())
         # JSON of pydantic's has no line breaks, which would end the field.
-        name = b"id: %d\n" % event.sequence if self._numbered else b""
         data = SWEEP_EVENT.dump_json(event)
         return b"%sevent: %s\ndata: %s\n\n" % (name, event.data.kind.encode(), data)
 

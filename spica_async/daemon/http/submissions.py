@@ -15,10 +15,14 @@ from schemas.config import SmartSearchConfig
 from schemas.daemon import SweepSubmission
 from spica_async.config import describe, parse_yaml
 from spica_async.daemon.http.problems import ProblemError
+from spica_async.daemon.local_files import LocalFiles
 from spica_async.errors import InputError
 
 JSON_TYPES: Final = frozenset({"application/json"})
-YAML_TYPES: Final = frozenset({"application/yaml", "text/yaml"})
+YAML_TYPES: Final = frozenset(
+    # The first is registered (RFC 9512); the others were in use before it, and still are.
+    {"application/yaml", "application/x-yaml", "text/yaml", "text/x-yaml", "text/vnd.yaml"}
+)
 _MOST_NODES: Final = 100_000
 _READ_IN_VAIN: Final = 16
 """How many times the longest body is taken and dropped, for its sender to read why."""
@@ -38,6 +42,7 @@ async def read_submission(
     *,
     priority: int | None,
     use_cache: bool | None,
+    files: LocalFiles,
     body_bytes: int,
     body_seconds: float,
 ) -> Wish:
@@ -47,6 +52,7 @@ async def read_submission(
         request: whose body has not been read.
         priority: what the URL says, which goes before what the body says; none: nothing.
         use_cache: likewise.
+        files: which of this host may be named.
         body_bytes: the longest that is read.
         body_seconds: how long it may take to come.
 
@@ -54,12 +60,7 @@ async def read_submission(
         InputError: it is no sound submission; the message names the field or the line.
         ProblemError: it is too long, does not come, or is of a type that is not known.
     """
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind not in JSON_TYPES | YAML_TYPES:
-        known = ", ".join(sorted(JSON_TYPES | YAML_TYPES))
-        raise ProblemError(
-            HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"Content-Type: one of {known}, not {kind!r}"
-        )
+    kind = _kind(request)
     try:
         async with asyncio.timeout(body_seconds):
             body = await _read(request, body_bytes)
@@ -71,8 +72,38 @@ async def read_submission(
         ) from None
     # The longest that is allowed takes seconds to read, in which others are to be answered.
     return await asyncio.to_thread(
-        _understand, body, yaml=kind in YAML_TYPES, priority=priority, use_cache=use_cache
+        _understand,
+        body,
+        files,
+        yaml=kind in YAML_TYPES,
+        priority=priority,
+        use_cache=use_cache,
     )
+
+
+def _kind(request: Request) -> str:
+    """The type of a request's body.
+
+    Raises:
+        ProblemError: it is not known, or the body is packed.
+    """
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind not in JSON_TYPES | YAML_TYPES:
+        known = ", ".join(sorted(JSON_TYPES | YAML_TYPES))
+        sent = repr(kind) if kind else "nothing"
+        raise ProblemError(
+            HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+            f"Content-Type: one of {known}, not {sent}",
+            {"Accept": known},
+        )
+    packed = request.headers.get("content-encoding", "identity").strip().lower()
+    if packed != "identity":
+        raise ProblemError(
+            HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+            f"Content-Encoding: send the body as it is, not {packed!r}",
+            {"Accept-Encoding": "identity"},
+        )
+    return kind
 
 
 async def _read(request: Request, most: int) -> bytes:
@@ -96,13 +127,16 @@ async def _read(request: Request, most: int) -> bytes:
     return bytes(body)
 
 
-def _understand(body: bytes, *, yaml: bool, priority: int | None, use_cache: bool | None) -> Wish:
+def _understand(
+    body: bytes, files: LocalFiles, *, yaml: bool, priority: int | None, use_cache: bool | None
+) -> Wish:
     try:
-        text = body.decode()
+        # Some editors put a mark before a text in UTF-8, which is none of its characters.
+        text = body.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(f"not a UTF-8 text ({error.reason})") from None
     submission = SweepSubmission(config={}) if yaml else _from_json(text)
-    config = config_from_document(parse_yaml(text) if yaml else submission.config)
+    config = config_from_document(parse_yaml(text) if yaml else submission.config, files)
     return Wish(
         config,
         priority=submission.priority if priority is None else priority,
@@ -121,8 +155,8 @@ def _from_json(text: str) -> SweepSubmission:
         raise InputError("\n".join(describe(error, SweepSubmission))) from None
 
 
-def config_from_document(document: Mapping[str, Any]) -> SmartSearchConfig:
-    """The configuration that a document is.
+def config_from_document(document: Mapping[str, Any], files: LocalFiles) -> SmartSearchConfig:
+    """The configuration that a document is, if it may name the files that it names.
 
     Raises:
         InputError: it breaks a rule.
@@ -138,6 +172,7 @@ def config_from_document(document: Mapping[str, Any]) -> SmartSearchConfig:
             f"workload.trace_path: {trace} is relative, and there is no file that it could be"
             " relative to; give the absolute path on the daemon's machine"
         )
+    files.check(config)
     return config
 
 

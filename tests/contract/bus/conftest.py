@@ -10,17 +10,18 @@ import pytest
 from support.broker import BrokerNode
 
 from spica_async.bus.address import BrokerAddress
+from spica_async.bus.inbox import MOST_UNREAD, Unread
 from spica_async.bus.memory import MemoryBus
 from spica_async.bus.port import Bus
 from spica_async.bus.rabbitmq import RabbitBus
 
-BusFactory = Callable[[], AbstractAsyncContextManager[Bus]]
-"""Opens a bus without any queue, apart from what other tests use."""
+BusFactory = Callable[..., AbstractAsyncContextManager[Bus]]
+"""Opens a bus without any queue, apart from what other tests use; may be given `unread`."""
 
 
 @asynccontextmanager
-async def memory_bus() -> AsyncIterator[Bus]:
-    yield MemoryBus()
+async def memory_bus(unread: Unread = MOST_UNREAD) -> AsyncIterator[Bus]:
+    yield MemoryBus(unread)
 
 
 @pytest.fixture
@@ -28,12 +29,16 @@ def rabbit_bus(request: pytest.FixtureRequest) -> BusFactory:
     node: BrokerNode = request.getfixturevalue("broker")
 
     @asynccontextmanager
-    async def open_bus() -> AsyncIterator[Bus]:
+    async def open_bus(unread: Unread = MOST_UNREAD) -> AsyncIterator[Bus]:
         vhost = f"contract-{secrets.token_hex(4)}"
         node.add_vhost(vhost)
         address = BrokerAddress.from_options(node.url(vhost=vhost))
         async with RabbitBus.open(
-            address, name="contract", private_queues="spica.test", patience_seconds=60
+            address,
+            name="contract",
+            private_queues="spica.test",
+            patience_seconds=60,
+            unread=unread,
         ) as bus:
             yield bus
 

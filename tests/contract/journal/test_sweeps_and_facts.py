@@ -120,11 +120,11 @@ class TestWishes:
             await journal.create(new_sweep(wish), LONG)
             await journal.wish(wish, wish)
             await journal.append(wish, "me", [fact(1)], after=0, news=News(status=status))
-        rows = await journal.sweeps([], wished=True)
+        rows = await journal.wanted([])
         assert sorted(row.wish or "" for row in rows) == sorted(left)
         for wish in left:
             await journal.append(wish, "me", [], after=1, news=News(granted=True))
-        assert await journal.sweeps([], wished=True) == []
+        assert await journal.wanted([]) == []
 
 
 class TestLeases:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, create_engine
 from support.journals import LONG, fact, new_sweep, numbers_that_count, some_facts
+from support.postgres import PostgresNode
 from support.tables import look_at
 
 from spica_async.journal import JournalVersionError
@@ -94,6 +95,16 @@ async def test_many_bring_it_up_to_date_at_once(url: str, monkeypatch: pytest.Mo
             assert (await journal.sweep("one")).owner == "me"
 
     await asyncio.gather(*(use() for _ in range(6)))
+
+
+async def test_a_step_takes_as_long_as_it_takes(
+    postgres: PostgresNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = postgres.url(postgres.add_database())
+    monkeypatch.setattr("spica_async.journal.postgres._CONNECT_SECONDS", 0.5)
+    use_steps(monkeypatch, (*STEPS, ("SELECT pg_sleep(1.5)",)))
+    async with SqlJournal.open(url, busy_seconds=0.5) as journal:
+        assert await journal._database.read(version_of) == len(STEPS) + 1
 
 
 async def test_a_step_that_fails_changes_nothing(url: str, monkeypatch: pytest.MonkeyPatch) -> None:

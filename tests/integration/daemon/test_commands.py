@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,6 +32,7 @@ from spica_async.bus.port import (
     UnroutableError,
 )
 from spica_async.bus.topology import COMMANDS_QUEUE, DEAD_QUEUE, DELIVERY_LIMIT
+from spica_async.daemon.local_files import NO_FILE, LocalFiles
 from spica_async.journal import JournalUnavailableError
 from spica_async.results import config_document
 
@@ -219,6 +221,23 @@ async def test_a_slow_submission_holds_up_nobody(bus: Bus) -> None:
 def submission() -> SweepCommand:
     asked = SweepSubmission(config=config_document(small_config()), use_cache=False)
     return SweepCommand(action="submit", submission=asked)
+
+
+async def test_a_command_names_no_file_of_this_host_unless_it_may(tmp_path: Path) -> None:
+    trace = str(tmp_path / "trace.jsonl")
+    document = config_document(small_config()) | {"workload": {"trace_path": trace}}
+    asked = SweepCommand(action="submit", submission=SweepSubmission(config=document))
+    told = []
+    for files in (NO_FILE, LocalFiles.below([tmp_path])):
+        async with obeying(MemoryBus(), FakeControl(), files) as client:
+            await client.tell(asked)
+            told.append(await client.answer())
+
+    refused, taken = told
+    assert refused.problem is not None
+    assert refused.problem.status == 422
+    assert refused.problem.detail.startswith(f"workload.trace_path: {trace}: files of the daemon")
+    assert taken.sweep is not None
 
 
 def order(action: str, sweep_id: str) -> SweepCommand:

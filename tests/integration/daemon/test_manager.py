@@ -60,10 +60,10 @@ async def test_a_sweep_from_its_submission_to_its_end(where: Path, tmp_path: Pat
     async with daemon(where, tmp_path) as run:
         sweep_id = await run.submit()
         async with asyncio.timeout(60):
-            events = [event async for event in run.manager.events(sweep_id)]
+            events = [event async for event in run.events(sweep_id)]
         detail = await run.until(sweep_id, "completed")
         page = await run.manager.candidates(sweep_id, offset=2, limit=3)
-        (listed,) = await run.manager.sweeps()
+        (listed,) = await run.listed()
     assert detail.tally.feasible == listed.feasible == BUDGET
     assert listed.best_score == detail.best[0].score
     assert detail.reason is not None
@@ -89,12 +89,12 @@ async def test_higher_priority_begins_first_and_no_more_than_asked_side_by_side(
                 begun.append(event)  # noqa: PERF401  # as they come
 
     async with daemon(where, tmp_path, worker=gated(gate), parallel_sweeps=1) as run:
-        listening = asyncio.ensure_future(listen(run.manager.events(None)))
+        listening = asyncio.ensure_future(listen(run.events(None)))
         first = await run.submit()
         await run.until(first, "running")
         low = await run.submit(priority=1)
         high = await run.submit(priority=5)
-        assert {one.state for one in await run.manager.sweeps()} == {"running", "queued"}
+        assert {one.state for one in await run.listed()} == {"running", "queued"}
         for _ in range(1000):
             gate.release()
         for sweep_id in (first, low, high):
@@ -137,7 +137,7 @@ async def test_pause_resume_and_cancel(where: Path, tmp_path: Path) -> None:
         with pytest.raises(WrongStateError):
             await manager.pause(sweep_id)
         async with asyncio.timeout(10):
-            events = [event async for event in manager.events(sweep_id)]
+            events = [event async for event in run.events(sweep_id)]
     kinds = [event.data.kind for event in events]
     assert kinds.count("sweep.paused") == kinds.count("sweep.cancelled") == 1
     assert kinds.count("sweep.started") == 3
@@ -154,7 +154,7 @@ async def test_what_waits_can_be_paused_and_cancelled(where: Path, tmp_path: Pat
         assert (await run.manager.resume(second)).state == "queued"
         assert (await run.manager.cancel(second)).state == "cancelled"
         async with asyncio.timeout(10):
-            events = [event.data.kind async for event in run.manager.events(second)]
+            events = [event.data.kind async for event in run.events(second)]
     assert events == ["sweep.submitted", "sweep.paused", "sweep.cancelled"]
 
 
@@ -292,7 +292,7 @@ async def test_a_submission_that_comes_again_makes_no_other_sweep(
             (await run.manager.submit(config, priority=0, use_cache=False, token="one")).sweep_id
             for _ in range(3)
         }
-        assert len(ids) == len(await run.manager.sweeps()) == 1
+        assert len(ids) == len(await run.listed()) == 1
 
 
 async def test_unknown_sweeps(where: Path, tmp_path: Path) -> None:
@@ -312,8 +312,8 @@ async def test_what_was_seen_is_not_told_again(where: Path, tmp_path: Path) -> N
         sweep_id = await run.submit()
         await run.until(sweep_id, "completed")
         async with asyncio.timeout(10):
-            all_of_it = [event async for event in run.manager.events(sweep_id)]
-            rest = [event async for event in run.manager.events(sweep_id, after=5)]
+            all_of_it = [event async for event in run.events(sweep_id)]
+            rest = [event async for event in run.events(sweep_id, after=5)]
     assert rest == all_of_it[5:]
 
 
@@ -661,7 +661,7 @@ async def test_a_key_names_one_submission(where: Path, tmp_path: Path) -> None:
         first = await run.manager.submit(small_config(), priority=0, use_cache=False, token="one")
         with pytest.raises(InputError, match=f"another one: sweep {first.sweep_id}"):
             await run.manager.submit(small_config(), priority=1, use_cache=False, token="one")
-        assert len(await run.manager.sweeps()) == 1
+        assert len(await run.listed()) == 1
 
 
 async def test_what_is_removed_is_forgotten_and_its_folder_is_not(
@@ -677,11 +677,27 @@ async def test_what_is_removed_is_forgotten_and_its_folder_is_not(
         await run.manager.remove(sweep_id)
         with pytest.raises(UnknownSweepError):
             await run.manager.sweep(sweep_id)
-        assert await run.manager.sweeps() == []
+        assert await run.listed() == []
         for _ in range(1000):
             gate.release()
         await run.until(await run.submit(), "completed")
     assert (tmp_path / sweep_id / "candidates.jsonl").exists()
+
+
+async def test_a_stream_ends_with_a_sweep_that_is_retired(where: Path, tmp_path: Path) -> None:
+    async with daemon(where, tmp_path) as run, asyncio.timeout(30):
+        run.manager.runner.is_ending = True  # So that none is begun.
+        sweep_id, other = await run.submit(), await run.submit()
+        stream, of_all = run.events(sweep_id), run.events(None)
+        assert (await anext(stream)).sequence == 1
+        hearing = asyncio.ensure_future(anext(of_all))
+        async with SqlJournal.open(where) as journal:
+            assert await journal.remove(sweep_id)
+        with pytest.raises(UnknownSweepError):
+            await anext(stream)
+        # That of all goes on, whatever is gone.
+        await run.manager.cancel(other)
+        assert (await hearing).data.kind == "sweep.cancelled"
 
 
 async def test_one_that_takes_its_daemon_down_is_left_alone(where: Path, tmp_path: Path) -> None:
@@ -715,7 +731,7 @@ async def test_a_running_sweep_is_shown_as_it_is(where: Path, tmp_path: Path) ->
         sweep_id = await begun(run)
         await run.manager.pause(sweep_id)
         paused = await run.until(sweep_id, "paused")
-        (listed,) = await run.manager.sweeps()
+        (listed,) = await run.listed()
         assert listed.reason == paused.reason == "it was stopped"
         await run.manager.resume(sweep_id)
         while not (detail := await run.until(sweep_id, "running")).branches:  # noqa: ASYNC110  # as a client does

@@ -8,16 +8,26 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import Any
 
 import httpx2 as httpx
 import pytest
 from support.commands import small_sweep
 from support.daemon_http import OPEN, running
 from support.fake_control import FakeControl, record
+from support.results import RESULT
+from support.scripted_http import scripted_server
 
 from schemas.config import SmartSearchConfig
 from schemas.daemon import SweepSubmission, SweepSummary
-from schemas.lifecycle import CandidateMeasured, SweepFailed, SweepStarted
+from schemas.lifecycle import (
+    CandidateMeasured,
+    SweepEvent,
+    SweepFailed,
+    SweepFinished,
+    SweepStarted,
+)
+from spica_async.daemon.port import SweepPage
 from spica_async.daemon_client import DaemonAddress, DaemonClient, DaemonSilentError
 
 pytestmark = pytest.mark.timeout(30)
@@ -218,32 +228,82 @@ async def test_an_end_whose_event_comes_late_is_told(control: FakeControl, sweep
 
 
 async def test_a_list_of_many_comes_in_pages(
-    control: FakeControl, summary: SweepSummary, monkeypatch: pytest.MonkeyPatch
+    control: FakeControl, sweep_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    known = [
-        summary.model_copy(update={"sweep_id": f"sweep-{number}"}) for number in range(2500, 0, -1)
-    ]
-    asked = 0
+    asked: list[int] = []
+    page = control.sweeps
 
-    async def sweeps() -> list[SweepSummary]:
-        nonlocal asked
-        asked += 1
+    async def sweeps(*args: Any, limit: int, **kwargs: Any) -> SweepPage:
+        asked.append(limit)
         # One more is submitted between any two pages.
-        newer = [
-            summary.model_copy(update={"sweep_id": f"newer-{number}"}) for number in range(asked)
-        ]
-        return newer[::-1] + known
+        add(f"newer-{len(asked)}")
+        return await page(*args, limit=limit, **kwargs)
 
-    def every(url: str) -> list[SweepSummary]:
+    def add(name: str) -> None:
+        one = control.known[sweep_id]
+        control.known[name] = replace(one, detail=one.detail.model_copy(update={"sweep_id": name}))
+
+    def some(url: str, most: int) -> list[str]:
         with DaemonClient(DaemonAddress(url, None)) as client:
-            return client.sweeps()
+            return [sweep.sweep_id for sweep in client.sweeps(most=most)]
 
+    for number in range(1, 2500):
+        add(f"copy-{number}")
     monkeypatch.setattr(control, "sweeps", sweeps)
     async with running(control) as url:
-        found = await asyncio.to_thread(every, url)
+        every = await asyncio.to_thread(some, url, 10_000)
+        first = await asyncio.to_thread(some, url, 1200)
 
-    assert [sweep.sweep_id for sweep in found] == [
-        "newer-0",
-        *(sweep.sweep_id for sweep in known),
-    ]
-    assert asked == 3
+    whole = ["newer-1", *(f"copy-{number}" for number in range(2499, 0, -1)), sweep_id]
+    assert every == whole
+    assert first == [f"newer-{number}" for number in (4, 3, 2)] + whole[:1197]
+    assert asked == [1000, 1000, 1000, 1000, 200]
+
+
+async def test_what_cannot_be_read_is_left_out_and_named(
+    control: FakeControl, sweep_id: str
+) -> None:
+    await control.tell(
+        sweep_id,
+        SweepStarted(run=1),
+        CandidateMeasured(candidate=record(1)),
+        CandidateMeasured(candidate=record(2)),
+        SweepFinished(result=RESULT),
+    )
+    control.lose(sweep_id, 3)
+    told: list[str] = []
+
+    def follow(url: str) -> list[int]:
+        with DaemonClient(DaemonAddress(url, None)) as client:
+            return [event.sequence for event in client.follow(sweep_id, told.append)]
+
+    async with running(control) as url:
+        heard = await asyncio.to_thread(follow, url)
+
+    assert heard == [1, 2, 4, 5]
+    assert told == ["event 3 cannot be read by this version, and is left out"]
+
+
+async def test_an_event_of_a_newer_daemon_is_left_out_and_named() -> None:
+    newer = b'id: 7\nevent: sweep.rejoiced\ndata: {"sequence": 7, "data": {"kind": "x"}}\n\n'
+    answer = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n" + newer
+    unread: list[int] = []
+
+    def listen(url: str) -> list[SweepEvent]:
+        with DaemonClient(DaemonAddress(url, None)) as client:
+            return list(client.events("a", on_unread=unread.append))
+
+    async with scripted_server(answer) as server:
+        assert await asyncio.to_thread(listen, server.url.removesuffix("/trace")) == []
+    assert unread == [7]
+
+
+async def test_what_is_behind_the_end_is_nothing(control: FakeControl, sweep_id: str) -> None:
+    await control.cancel(sweep_id)
+
+    def listen(url: str) -> list[SweepEvent]:
+        with DaemonClient(DaemonAddress(url, None)) as client:
+            return list(client.events(sweep_id, after=2))
+
+    async with running(control) as url:
+        assert await asyncio.to_thread(listen, url) == []

@@ -179,6 +179,7 @@ async def test_a_stream_whose_source_fails_ends(
 ) -> None:
     async def fails(_: str, **__: object) -> AsyncIterator[SweepEvent]:
         for event in control.known[sweep_id].events:
+            assert isinstance(event, SweepEvent)
             yield event
             raise SpicaError("journal: gone")
 
@@ -187,3 +188,52 @@ async def test_a_stream_whose_source_fails_ends(
         events = await heard(f"{url}/v1/sweeps/{sweep_id}/events")
 
     assert [event.event for event in events] == ["sweep.submitted"]
+
+
+@pytest.mark.parametrize(("after", "status"), [(3, 200), (4, 204), (9, 204)])
+async def test_behind_the_end_of_a_sweep_there_is_nothing_to_come_for(
+    control: FakeControl, sweep_id: str, after: int, status: int
+) -> None:
+    await finish(control, sweep_id)
+    async with running(control) as url, httpx.AsyncClient() as client:
+        answer = await client.get(
+            f"{url}/v1/sweeps/{sweep_id}/events", headers={"Last-Event-ID": str(after)}
+        )
+
+    assert answer.status_code == status
+    assert (answer.text == "") is (status == 204)
+
+
+async def test_one_that_may_be_resumed_is_waited_for(control: FakeControl, sweep_id: str) -> None:
+    await control.pause(sweep_id)
+    async with running(control) as url, httpx.AsyncClient() as client:
+        path = f"{url}/v1/sweeps/{sweep_id}/events?after=2"
+        async with client.stream("GET", path) as answer:
+            assert answer.status_code == 200
+
+
+async def test_an_event_that_cannot_be_read_is_left_out_and_named(
+    control: FakeControl, sweep_id: str
+) -> None:
+    await finish(control, sweep_id)
+    control.lose(sweep_id, 3)
+    async with running(control) as url, httpx.AsyncClient() as client:
+        text = (await client.get(f"{url}/v1/sweeps/{sweep_id}/events")).text
+
+    parts = [part for part in text.split("\n\n") if part.startswith("id:")]
+    assert [part.splitlines()[0] for part in parts] == ["id: 1", "id: 2", "id: 3", "id: 4"]
+    told = f": event 3 of sweep {sweep_id} cannot be read by this version"
+    assert parts[2].splitlines()[1:] == [told]
+
+
+@pytest.mark.parametrize("path", ["/v1/events", "/v1/sweeps/sweep-1/events"])
+async def test_the_head_of_a_stream_is_no_stream(
+    control: FakeControl, sweep_id: str, path: str
+) -> None:
+    async with running(control) as url, httpx.AsyncClient() as client:
+        answer = await client.head(f"{url}{path}")
+        await control.listened(0)
+
+    assert answer.status_code == 200
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    assert answer.text == ""

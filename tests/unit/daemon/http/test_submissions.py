@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -142,6 +143,58 @@ async def test_other_types_are_refused(client: httpx.AsyncClient, kind: str) -> 
 
     assert answer.status_code == 415
     assert "application/json" in answer.json()["detail"]
+
+
+async def test_a_body_without_a_type_is_refused(client: httpx.AsyncClient) -> None:
+    answer = await client.post("/v1/sweeps", content=GOOD.encode())
+
+    assert answer.status_code == 415
+    assert answer.json()["detail"].endswith(", not nothing")
+    assert "application/yaml" in answer.headers["accept"]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "application/yaml",
+        "application/x-yaml",
+        "text/yaml",
+        "text/x-yaml",
+        "text/vnd.yaml",
+        "Application/X-YAML; charset=UTF-8",
+        'text/yaml;charset="utf-8"',
+    ],
+)
+async def test_each_name_that_yaml_goes_by_is_known(client: httpx.AsyncClient, kind: str) -> None:
+    answer = await client.post("/v1/sweeps", content=GOOD, headers={"Content-Type": kind})
+
+    assert answer.status_code == 201
+
+
+@pytest.mark.parametrize(("encoding", "status"), [("gzip", 415), ("br", 415), ("identity", 201)])
+async def test_a_packed_body_is_refused(
+    client: httpx.AsyncClient, encoding: str, status: int
+) -> None:
+    headers = YAML | {"Content-Encoding": encoding}
+    content = gzip.compress(GOOD.encode()) if encoding == "gzip" else GOOD
+
+    answer = await client.post("/v1/sweeps", content=content, headers=headers)
+
+    assert answer.status_code == status
+    if status == 415:
+        assert answer.json()["detail"].startswith("Content-Encoding: ")
+        assert answer.headers["accept-encoding"] == "identity"
+
+
+@pytest.mark.parametrize("kind", ["application/json", "application/yaml"])
+async def test_a_mark_before_the_text_is_none_of_it(client: httpx.AsyncClient, kind: str) -> None:
+    text = json.dumps({"config": small_sweep()}) if kind == "application/json" else GOOD
+
+    answer = await client.post(
+        "/v1/sweeps", content=text.encode("utf-8-sig"), headers={"Content-Type": kind}
+    )
+
+    assert answer.status_code == 201
 
 
 async def test_text_that_is_not_utf8(client: httpx.AsyncClient) -> None:
