@@ -82,7 +82,8 @@ async def run_job(
         # Before the plan, so that what is wrong with the journal shows at once.
         past = await job.before_planning(stack)
         trace = job.inputs.trace
-        fingerprint = engine_fingerprint()
+        # Performance data of the user's own may take a while to read.
+        fingerprint = await asyncio.to_thread(engine_fingerprint)
         if broker is not None:
             await check_consumer_timeout(means.bus, requests_queue(fingerprint).name, broker)
             trace = await stack.enter_async_context(offered(trace, broker, means.traces))
@@ -99,6 +100,12 @@ async def run_job(
         trace_sha256 = trace.sha256 if trace is not None else None
         if past.planned is not None:
             check_same(past.planned, plan, trace_sha256=trace_sha256, versions=versions)
+            if past.planned.model_sha256 is None and plan.model_files is not None:
+                means.display.note(
+                    "warning: search_space.model_name: the version that has begun this sweep did"
+                    " not note what the model's folder held; if that has changed since, run the"
+                    " sweep's config.yaml anew"
+                )
             planning_seconds += past.planned.planning_seconds
         opened = await job.after_planning(stack)
         if means.tells_events:

@@ -13,6 +13,7 @@ from schemas.messages import (
     EVALUATION_COMPLETED,
     Cause,
     EvaluationCompleted,
+    EvaluationRequest,
     EvaluationResult,
     Measurement,
 )
@@ -81,6 +82,12 @@ def _subject(body: bytes) -> str | None:
         return EnvelopeSubject.model_validate_json(body).subject
     except ValidationError:
         return None
+
+
+def is_of_other_model(request: EvaluationRequest, result: EvaluationResult) -> bool:
+    """Whether something was measured, and not the model whose files the request has brought."""
+    asked = None if request.model is None else request.model.sha256
+    return result.measurement.outcome != "failed" and result.model_sha256 != asked
 
 
 def failed_result(evaluation_id: str, sweep_id: str, cause: Cause, detail: str) -> EvaluationResult:
