@@ -191,3 +191,24 @@ def test_a_trace_in_the_home_of_nobody_is_refused(
 ) -> None:
     with pytest.raises(InputError, match=r"^workload\.trace_path: ~no-such-user/a "):
         load_blocks(workload={"trace_path": "~no-such-user/a"})
+
+
+def test_a_model_s_folder_starts_there_too_and_never_stands_in_for_a_shipped_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shipped = "Qwen/Qwen3-32B"
+    for name in ("mine", shipped):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "config.json").write_text("{}")
+    for written, expected in {
+        "mine": str(tmp_path / "mine"),
+        "./mine": str(tmp_path / "mine"),
+        shipped: shipped,
+        f"./{shipped}": str(tmp_path / shipped),
+        "some/model": "some/model",
+    }.items():
+        document = {"search_space": REQUIRED | {"model_name": written}}
+        document["workload"] = {"isl": 1, "osl": 1, "num_request_ratio": 1.0, "concurrency": 1}
+        (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(document), encoding="utf-8")
+        assert load_config(Path("sweep.yaml")).search_space.model_name == expected
