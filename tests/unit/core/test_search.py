@@ -113,7 +113,7 @@ async def test_a_model_of_the_users_goes_along_and_its_folder_does_not(
     assert b"/home/me/mine" not in body
     # For us it is called as before.
     (record,) = run.ledger.records
-    assert record.sample["model_name"] == "/home/me/mine"
+    assert record.config["model_name"] == "/home/me/mine"
 
 
 async def test_a_worker_sees_the_sample_the_load_and_the_sla_and_no_goal(
