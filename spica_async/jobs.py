@@ -285,6 +285,16 @@ def model_digest(plan: SweepPlan) -> str | None:
     return None if plan.model_files is None else plan.model_files.sha256
 
 
+def unknown_model(past: Planned, plan: SweepPlan) -> str | None:
+    """What the user should know of a sweep of an older version, which noted no model's digest."""
+    if past.model_sha256 is not None or plan.model_files is None:
+        return None
+    return (
+        "warning: search_space.model_name: the version that has begun this sweep did not note what"
+        " the model's folder held; if that has changed since, run the sweep's config.yaml anew"
+    )
+
+
 def planned_fact(
     plan: SweepPlan,
     *,

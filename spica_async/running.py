@@ -14,7 +14,7 @@ from spica_async.bus.topology import requests_queue
 from spica_async.display import Display
 from spica_async.engine.versions import engine_fingerprint, engine_versions
 from spica_async.evaluations import Share
-from spica_async.jobs import Job, check_same, planned_fact
+from spica_async.jobs import Job, check_same, planned_fact, unknown_model
 from spica_async.journal.past import MEMORY_BUS
 from spica_async.outbox import telling_of
 from spica_async.plan.describe import plan_notes
@@ -100,12 +100,9 @@ async def run_job(
         trace_sha256 = trace.sha256 if trace is not None else None
         if past.planned is not None:
             check_same(past.planned, plan, trace_sha256=trace_sha256, versions=versions)
-            if past.planned.model_sha256 is None and plan.model_files is not None:
-                means.display.note(
-                    "warning: search_space.model_name: the version that has begun this sweep did"
-                    " not note what the model's folder held; if that has changed since, run the"
-                    " sweep's config.yaml anew"
-                )
+            doubt = unknown_model(past.planned, plan)
+            if doubt is not None:
+                means.display.note(doubt)
             planning_seconds += past.planned.planning_seconds
         opened = await job.after_planning(stack)
         if means.tells_events:

@@ -236,6 +236,8 @@ def _holds(folder: Path, texts: Mapping[str, str]) -> bool:
         except FileNotFoundError:
             if name in texts:
                 return False
+        except OSError:  # It is no file, or not ours.
+            return False
         else:
             if name not in texts or content != texts[name].encode():
                 return False

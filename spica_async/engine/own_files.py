@@ -76,7 +76,7 @@ def own_files() -> OwnFiles | None:
             # Where a folder lies says nothing of what is in it.
             _add(digest, name, "" if files else value)
             for shown, path in files:
-                with path.open("rb") as file:
+                with Path(path).open("rb") as file:
                     _add(digest, shown, hashlib.file_digest(file, "sha256").hexdigest())
     except OSError as error:
         names = ", ".join(sorted(settings.keys() & _FOLDERS.keys()))
@@ -101,12 +101,12 @@ def _stamp(settings: dict[str, str]) -> str:
     digest = hashlib.sha256()
     for name in sorted(settings.keys() & _FOLDERS.keys()):
         for shown, path in _files(settings[name]):
-            status = path.stat()
+            status = os.stat(path)  # noqa: PTH116  # thousands of files, after each evaluation
             _add(digest, shown, f"{status.st_ino} {status.st_size} {status.st_mtime_ns}")
     return digest.hexdigest()
 
 
-def _files(folder: str) -> Iterator[tuple[str, Path]]:
+def _files(folder: str) -> Iterator[tuple[str, str]]:
     """All files below a folder, by their paths from there, in order; none where there is none."""
     seen = set()
     if not Path(folder).is_dir():
@@ -119,9 +119,9 @@ def _files(folder: str) -> Iterator[tuple[str, Path]]:
         seen.add(here)
         folders.sort()
         for name in sorted(names):
-            path = Path(root, name)
-            if path.is_file():
-                yield os.path.relpath(path, folder), path
+            path = f"{root}/{name}"
+            if os.path.isfile(path):  # noqa: PTH113  # as above
+                yield path.removeprefix(folder), path
 
 
 def _raise(error: OSError) -> None:
