@@ -18,11 +18,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
+from schemas.envelope import MAX_MESSAGE_BYTES
 from schemas.messages import ModelFiles, Sample
 from spica_async.engine import model_files
 from spica_async.engine.model_files import (
     FILES,
     MAX_BYTES,
+    MAX_PACKED_BYTES,
     ModelFilesError,
     folder_of,
     leave_namesake,
@@ -137,6 +139,15 @@ class TestReading:
         with pytest.raises(ModelFilesError, match="524,288 bytes when compressed"):
             own_model(str(folder))
 
+    def test_the_largest_that_is_taken_goes_into_a_message(self, folder: Path) -> None:
+        text = random.Random(1).randbytes(MAX_PACKED_BYTES - 2000).hex()
+        (folder / "config.json").write_text(text[: len(text) * 7 // 8])
+        files = own_model(str(folder))
+        assert files is not None
+        assert len(files.content) > MAX_PACKED_BYTES
+        # A sample, and the places where a trace may be fetched, have room beside it.
+        assert len(files.model_dump_json()) < MAX_MESSAGE_BYTES - 256 * 1024
+
 
 class TestUnpacking:
     @pytest.mark.parametrize(
@@ -183,6 +194,14 @@ class TestFolder:
         assert folder_of(files) == folder
         assert found_in(folder) == {"config.json": "1", "hf_quant_config.json": "2"}
         assert list(models_folder().iterdir()) == [folder]
+
+    def test_whatever_lies_in_its_place_makes_room(self, cache: Path) -> None:
+        files = pack({"config.json": "1"})
+        (cache / files.sha256 / "config.json").mkdir(parents=True)
+        assert found_in(folder_of(files)) == {"config.json": "1"}
+        other = pack({"config.json": "2"})
+        (cache / other.sha256).touch()
+        assert found_in(folder_of(other)) == {"config.json": "2"}
 
     def test_another_process_may_be_faster(
         self, cache: Path, monkeypatch: pytest.MonkeyPatch
