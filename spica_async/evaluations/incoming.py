@@ -85,9 +85,11 @@ def _subject(body: bytes) -> str | None:
 
 
 def is_of_other_model(request: EvaluationRequest, result: EvaluationResult) -> bool:
-    """Whether something was measured, and not the model whose files the request has brought."""
+    """Whether a worker has answered, and not for the model whose files the request has brought."""
     asked = None if request.model is None else request.model.sha256
-    return result.measurement.outcome != "failed" and result.model_sha256 != asked
+    # A failure that no worker has told of is about no model.
+    told = result.worker != UNKNOWN_WORKER or result.measurement.outcome != "failed"
+    return told and result.model_sha256 != asked
 
 
 def failed_result(evaluation_id: str, sweep_id: str, cause: Cause, detail: str) -> EvaluationResult:
