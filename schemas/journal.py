@@ -35,6 +35,9 @@ class Planned(_Fact):
     kind: Literal["planned"] = "planned"
     digest: str = Field(description="of the plan: another one gives the proposals another meaning")
     trace_sha256: str | None = None
+    model_sha256: str | None = Field(
+        default=None, description="of the files of a model that does not ship with the engine"
+    )
     versions: dict[str, str] = Field(description="of the engine's distributions")
     planning_seconds: float = Field(ge=0)
     branches: list[PlannedBranch]

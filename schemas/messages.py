@@ -34,6 +34,8 @@ Cause = Literal[
     "request_refused",
     "delivery_limit",
     "trace_unavailable",
+    "model_unavailable",
+    "performance_data_changed",
 ]
 
 
@@ -93,6 +95,15 @@ class SyntheticLoad(MessageModel):
 Load = Annotated[TraceLoad | SyntheticLoad, Field(discriminator="kind")]
 
 
+class ModelFiles(MessageModel):
+    """A model of the user's own, as the files that the engine reads of its folder."""
+
+    sha256: str = Field(pattern="^[0-9a-f]{64}$", description="of the unpacked `content`")
+    content: str = Field(
+        description="a JSON object of file name to text, compressed by zlib, in base64"
+    )
+
+
 class EvaluationRequest(MessageModel):
     """Replay one sample under one load. `evaluation_id` is the idempotency key."""
 
@@ -102,6 +113,11 @@ class EvaluationRequest(MessageModel):
         default=1, ge=1, description="how often the sweep was begun or resumed when it was sent"
     )
     sample: Sample
+    model: ModelFiles | None = Field(
+        default=None,
+        description="the model to replay, whatever the sample's `model_name`; none: that is the id"
+        " of a model whose configuration ships with the engine",
+    )
     load: Load
     sla: SLATarget | None = None
     max_eval_seconds: float | None = Field(
@@ -129,9 +145,14 @@ class EvaluationResult(MessageModel):
     measurement: Measurement
     child_deaths: int = Field(default=0, ge=0, description="children that died on the way")
     wall_seconds: float = Field(ge=0, description="from taking the request to its end")
+    model_sha256: str | None = Field(
+        default=None,
+        description="of the files that were replayed as the model, if any came along",
+    )
     own_files: bool = Field(
         default=False,
-        description="whether performance data or models of the worker's own had a say in it",
+        description="set by older workers alone: whether performance data or models of the"
+        " worker's own had a say in it",
     )
 
 

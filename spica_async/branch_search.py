@@ -10,10 +10,11 @@ from typing import Literal
 
 from schemas.config import SmartSearchConfig
 from schemas.journal import Concluded, Measured, OptimizerCosts, Requested, Suggested, Told
-from schemas.messages import EvaluationRequest, EvaluationResult, TraceLoad
+from schemas.messages import EvaluationRequest, EvaluationResult, ModelFiles, TraceLoad
 from spica_async.branch import ContinuousState, Tell
 from spica_async.branch_course import BranchCourse, Evaluation
 from spica_async.branch_resume import CatchUp
+from spica_async.engine.model_files import named_by_content
 from spica_async.evaluations import EvaluationGivenUpError, Evaluations
 from spica_async.journal.log import FactLog
 from spica_async.loads import load_of
@@ -41,6 +42,7 @@ class BranchSearch:
         sweep_id: of the sweep.
         config: of the sweep.
         trace: the trace of the workload, if it is one.
+        model_files: the model, if it does not ship with the engine.
         log: takes the facts.
         reuse: answers what was measured before.
         elapsed: the seconds that the sweep has run for.
@@ -56,6 +58,7 @@ class BranchSearch:
         sweep_id: str,
         config: SmartSearchConfig,
         trace: TraceLoad | None,
+        model_files: ModelFiles | None,
         log: FactLog,
         reuse: Reuse,
         elapsed: Callable[[], float],
@@ -68,6 +71,7 @@ class BranchSearch:
         self._sweep_id = sweep_id
         self._config = config
         self._trace = trace
+        self._model_files = model_files
         self._log = log
         self._reuse = reuse
         self._elapsed = elapsed
@@ -170,7 +174,8 @@ class BranchSearch:
         request = EvaluationRequest(
             evaluation_id=self.course.evaluation_id(proposal),
             sweep_id=self._sweep_id,
-            sample=sample,
+            sample=named_by_content(sample, self._model_files),
+            model=self._model_files,
             load=load_of(self._config, self._trace, sample),
             sla=self._config.goal.sla,
             max_eval_seconds=self._config.sweep.max_eval_seconds,

@@ -14,6 +14,7 @@ from pydantic_core import ErrorDetails
 from schemas.base import FieldError
 from schemas.config import SmartSearchConfig
 from schemas.search_space import COMPOSITE_MODELS
+from spica_async.engine.model_files import packaged_models
 from spica_async.errors import InputError
 
 _MOST_PROBLEMS: Final = 20
@@ -96,8 +97,12 @@ class _UniqueKeyLoader(yaml.SafeLoader):
 
 def _resolve_paths(config: SmartSearchConfig, folder: Path) -> SmartSearchConfig:
     model = folder / config.search_space.model_name
-    # Anything else is a model's id, though it may look like a path.
-    if (model / "config.json").is_file():
+    # Anything else is a model's id, though it may look like a path; and so is the id of a model
+    # that ships with the engine, whatever lies here.
+    if (
+        config.search_space.model_name not in packaged_models()
+        and (model / "config.json").is_file()
+    ):
         space = config.search_space.model_copy(update={"model_name": str(model.resolve())})
         config = config.model_copy(update={"search_space": space})
     trace = config.workload.trace_path

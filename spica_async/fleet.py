@@ -176,10 +176,14 @@ class Fleet:
     def _difference(self, status: WorkerStatus) -> str:
         differing = [
             f"{name} {status.versions.get(name, 'missing')}, needed {version}"
-            for name, version in self._versions.items()
+            for name, version in self._needed_beside(status.versions).items()
             if status.versions and status.versions.get(name) != version
         ]
         return "; ".join(differing) or f"{status.engine_fingerprint}, needed {self._fingerprint}"
+
+    def _needed_beside(self, versions: Mapping[str, str]) -> dict[str, str]:
+        """Our versions, with what a worker alone has; nothing where ours are not known."""
+        return {**dict.fromkeys(versions, "none"), **self._versions} if self._versions else {}
 
     def _waiting_for(
         self, ours: list[WorkerStatus], foreign: int, differences: tuple[str, ...]

@@ -248,7 +248,7 @@ def check_same(
     """See that a sweep can be gone on with as it was begun.
 
     Raises:
-        SpicaError: the engine, the trace or the plan is another one by now.
+        SpicaError: the engine, the trace, the model or the plan is another one by now.
     """
     if past.versions != versions:
         changed = sorted(
@@ -266,12 +266,33 @@ def check_same(
             "workload.trace_path: the trace has changed since the sweep was begun: put back the"
             " one that it was begun with, or run the sweep's config.yaml anew"
         )
+    model_sha256 = model_digest(plan)
+    if past.model_sha256 not in (None, model_sha256):
+        raise SpicaError(
+            "search_space.model_name: the model's folder has changed since the sweep was begun: put"
+            " back the one that it was begun with, or run the sweep's config.yaml anew"
+        )
     if past.digest != plan_digest(plan):
         raise SpicaError(
             "what would be searched is no longer what it was when the sweep was begun, as after"
             " an update of this program, of the model or of performance data: run the sweep's"
             " config.yaml anew"
         )
+
+
+def model_digest(plan: SweepPlan) -> str | None:
+    """Of the model's files; None if it ships with the engine."""
+    return None if plan.model_files is None else plan.model_files.sha256
+
+
+def unknown_model(past: Planned, plan: SweepPlan) -> str | None:
+    """What the user should know of a sweep of an older version, which noted no model's digest."""
+    if past.model_sha256 is not None or plan.model_files is None:
+        return None
+    return (
+        "warning: search_space.model_name: the version that has begun this sweep did not note what"
+        " the model's folder held; if that has changed since, run the sweep's config.yaml anew"
+    )
 
 
 def planned_fact(
@@ -287,6 +308,7 @@ def planned_fact(
         at=at,
         digest=plan_digest(plan),
         trace_sha256=trace_sha256,
+        model_sha256=model_digest(plan),
         versions=versions,
         planning_seconds=planning_seconds,
         branches=[

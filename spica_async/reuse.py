@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 import structlog
 
 from schemas.messages import EvaluationRequest, EvaluationResult
-from spica_async.engine.own_files import depends_on_own_files
 from spica_async.result_cache import NoCache, ResultCache, cache_key, is_noisy
 
 log = structlog.get_logger(__name__)
@@ -50,8 +49,9 @@ class Reuse:
 
     async def find(self, request: EvaluationRequest) -> Reused | None:
         """The answer to a request, if it was asked before."""
-        key = cache_key(request, fingerprint=self.fingerprint) if self.answers else None
-        found = await self.cache.get(key) if key is not None else None
+        if not self.answers:
+            return None
+        found = await self.cache.get(cache_key(request, fingerprint=self.fingerprint))
         if found is None:
             return None
         measurement = found.measurement.model_copy(
@@ -69,31 +69,25 @@ class Reuse:
     async def keep(self, request: EvaluationRequest, result: EvaluationResult) -> None:
         """Keep what was measured, for whoever asks next.
 
-        What a worker has measured with files of its own stays out, for in its key stands the
-        engine alone.
+        What an older worker has measured with files of its own stays out, for nobody knows them.
         """
-        if result.own_files != depends_on_own_files(str(request.sample["model_name"])):
-            self._note_difference(result)
+        if result.own_files:
+            self._note_own_files(result)
+            return
         key = cache_key(request, fingerprint=self.fingerprint)
-        if key is not None and not result.own_files:
-            await self.cache.put(
-                key, result.measurement, worker=result.worker, noisy=is_noisy(request.sample)
-            )
+        await self.cache.put(
+            key, result.measurement, worker=result.worker, noisy=is_noisy(request.sample)
+        )
 
-    def _note_difference(self, result: EvaluationResult) -> None:
+    def _note_own_files(self, result: EvaluationResult) -> None:
         """Tell once of each worker whose results may not be comparable with the others'."""
         # What failed may not be a worker's answer at all.
         if result.measurement.outcome != "feasible" or result.worker in self._noted:
             return
         self._noted.add(result.worker)
-        differs = (
-            "with performance data or models of its own, and the plan was made without"
-            if result.own_files
-            else "without the performance data or models of your own that the plan was made with"
-        )
         self.note(
-            f"worker {result.worker} measures {differs}: what it finds may not be comparable, and"
-            " is not kept for later sweeps"
+            f"worker {result.worker} is of an older version, and measures with performance data of"
+            " its own: what it finds may not be comparable, and is not kept for later sweeps"
         )
 
 

@@ -14,7 +14,7 @@ from spica_async.bus.topology import requests_queue
 from spica_async.display import Display
 from spica_async.engine.versions import engine_fingerprint, engine_versions
 from spica_async.evaluations import Share
-from spica_async.jobs import Job, check_same, planned_fact
+from spica_async.jobs import Job, check_same, planned_fact, unknown_model
 from spica_async.journal.past import MEMORY_BUS
 from spica_async.outbox import telling_of
 from spica_async.plan.describe import plan_notes
@@ -82,7 +82,8 @@ async def run_job(
         # Before the plan, so that what is wrong with the journal shows at once.
         past = await job.before_planning(stack)
         trace = job.inputs.trace
-        fingerprint = engine_fingerprint()
+        # Performance data of the user's own may take a while to read.
+        fingerprint = await asyncio.to_thread(engine_fingerprint)
         if broker is not None:
             await check_consumer_timeout(means.bus, requests_queue(fingerprint).name, broker)
             trace = await stack.enter_async_context(offered(trace, broker, means.traces))
@@ -99,6 +100,9 @@ async def run_job(
         trace_sha256 = trace.sha256 if trace is not None else None
         if past.planned is not None:
             check_same(past.planned, plan, trace_sha256=trace_sha256, versions=versions)
+            doubt = unknown_model(past.planned, plan)
+            if doubt is not None:
+                means.display.note(doubt)
             planning_seconds += past.planned.planning_seconds
         opened = await job.after_planning(stack)
         if means.tells_events:

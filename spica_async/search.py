@@ -107,6 +107,7 @@ class Search:
                 sweep_id=sweep_id,
                 config=plan.config,
                 trace=trace,
+                model_files=plan.model_files,
                 log=log,
                 reuse=reuse or no_reuse(),
                 elapsed=elapsed,

@@ -34,20 +34,23 @@ from spica_async.bus.port import (
     QueueNotFoundError,
     UnroutableError,
 )
-from spica_async.engine.own_files import depends_on_own_files
 from workers.holdings import EvaluationCancelledError, Holding, Holdings
 from workers.ledger import Ledger, key_of
 from workers.memory import MemoryGuard
-from workers.port import EvaluationSlot, SlotOutcome, TraceProvider
+from workers.own_data import check_own_data, with_model_folder
+from workers.port import EvaluationSlot, SlotOutcome, TraceProvider, UnavailableError
 from workers.presence import Identity, Presence, to_message
 from workers.requests import AddressedRequest, MalformedRequestError, parse_request
 from workers.tally import Tally
-from workers.traces import TraceUnavailableError
 
 _FRESH_FOR = timedelta(seconds=30)
 """Of a newer request nobody asks whether it is still awaited: that costs a millisecond."""
-_TRACE_DELIVERIES = 3
+_LACKING_DELIVERIES = 3
 """A trace that so many deliveries before this one could not be had for will not be waited for."""
+_PASSING = frozenset[Cause | None](
+    {"trace_unavailable", "model_unavailable", "performance_data_changed"}
+)
+"""Causes that may be gone when a request comes again."""
 _SUSPECT_DELIVERIES = 10
 """What came back so often, and not for restarts of brokers and fleets, may be what takes its
 workers down."""
@@ -134,8 +137,8 @@ class Handler:
                 await slot.end()
             self._log.info("worker.evaluation_cancelled", evaluation=_id(addressed))
             return Handled(Settlement.ACK)
-        except TraceUnavailableError as error:
-            self._tally.add("trace_unavailable", error=str(error))
+        except UnavailableError as error:
+            self._tally.add(error.cause, error=str(error))
             return Handled(Settlement.REQUEUE, trouble=str(error))
 
     async def _is_orphan(self, addressed: AddressedRequest, delivery_count: int) -> bool:
@@ -162,7 +165,7 @@ class Handler:
         """The result, which is measured here unless it is known, or about to be by another slot.
 
         Raises:
-            TraceUnavailableError: it cannot be measured now.
+            UnavailableError: it cannot be measured now.
             ChildStartError: it cannot be measured in this slot.
         """
         request = addressed.request
@@ -179,8 +182,8 @@ class Handler:
                     source=self._identity.source, subject=request.evaluation_id, data=result
                 )
             )
-            if result.measurement.cause != "trace_unavailable":
-                # When the request comes again, the trace may be there.
+            if result.measurement.cause not in _PASSING:
+                # When the request comes again, the trace, or whatever it is, may be there.
                 self._ledger.keep_answer(key, answer)
             return answer
 
@@ -216,12 +219,13 @@ class Handler:
             outcome = SlotOutcome(refusal, child_deaths=0)
         else:
             try:
-                async with self._with_local_trace(request) as local:
+                async with self._with_local_trace(await with_model_folder(request)) as local:
                     outcome = await self._evaluate(slot, local, holding)
-            except TraceUnavailableError as error:
-                if delivery_count < _TRACE_DELIVERIES:
+                await check_own_data()
+            except UnavailableError as error:
+                if delivery_count < _LACKING_DELIVERIES:
                     raise
-                outcome = SlotOutcome(_failed("trace_unavailable", str(error)), child_deaths=0)
+                outcome = SlotOutcome(_failed(error.cause, str(error)), child_deaths=0)
         return EvaluationResult(
             evaluation_id=request.evaluation_id,
             sweep_id=request.sweep_id,
@@ -229,7 +233,7 @@ class Handler:
             measurement=outcome.measurement,
             child_deaths=outcome.child_deaths,
             wall_seconds=time() - began,
-            own_files=depends_on_own_files(str(request.sample.get("model_name", ""))),
+            model_sha256=None if request.model is None else request.model.sha256,
         )
 
     @asynccontextmanager

@@ -5,9 +5,20 @@ from __future__ import annotations
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, Protocol
 
-from schemas.messages import EvaluationRequest, Measurement, TraceLoad
+from schemas.messages import Cause, EvaluationRequest, Measurement, TraceLoad
+
+
+class UnavailableError(Exception):
+    """What an evaluation needs cannot be had on this host now; the message has no secret in it.
+
+    Attributes:
+        cause: of a failure that comes of it in the end.
+    """
+
+    cause: ClassVar[Cause]
+
 
 MAX_CHILD_DEATHS = 3
 """After so many the evaluation itself is taken to be what kills its child."""

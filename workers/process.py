@@ -18,6 +18,7 @@ from pydantic import ValidationError
 
 from schemas.envelope import MAX_MESSAGE_BYTES
 from spica_async.childproc import child_environment
+from spica_async.engine.own_files import own_settings
 from workers.child import ChildGreeting
 from workers.groups import live_members, signal_group
 from workers.settings import ChildSettings
@@ -198,6 +199,7 @@ async def spawn_child(settings: ChildSettings, log_path: Path | None) -> ChildPr
 def _environment(settings: ChildSettings) -> dict[str, str]:
     return child_environment(
         settings.import_paths,
+        **own_settings(),
         # Under kv_router the engine otherwise logs a line per request.
         DYN_LOG="error",
         RUST_LOG="error",

@@ -31,6 +31,7 @@ from workers.cached_files import (
     sha256,
     touch,
 )
+from workers.port import UnavailableError
 
 DEFAULT_MAX_BYTES: Final = 10 * 2**30
 _SHOWN_DIGITS: Final = 12
@@ -38,8 +39,10 @@ _SHOWN_DIGITS: Final = 12
 log = structlog.get_logger(__name__)
 
 
-class TraceUnavailableError(Exception):
+class TraceUnavailableError(UnavailableError):
     """A trace could be had from nowhere; the message says what was tried, without any secret."""
+
+    cause = "trace_unavailable"
 
 
 @dataclass(slots=True)

@@ -31,6 +31,7 @@ from spica_async.engine.config import (
     shape_field,
 )
 from spica_async.engine.launch import normalized_engine
+from spica_async.engine.model_files import leave_namesake, packaged_models
 from spica_async.engine.refusals import (
     RejectionKind,
     ShapeRejectedError,
@@ -140,6 +141,15 @@ def evaluate(request: EvaluationRequest, *, prepared: bool = True) -> Measuremen
             takes twice as long and measures the same.
     """
     started = time.perf_counter()
+    if request.model is None:
+        model = str(request.sample.get("model_name"))
+        if model not in packaged_models():
+            detail = (
+                f"{model} is no model that ships with the engine, and the request does not bring"
+                " its files: whoever has sent it may be of an older version"
+            )
+            return Measurement(outcome="failed", cause="model_unavailable", detail=detail)
+        leave_namesake(model)
     try:
         arguments = replay_arguments(request.sample, request.sla, prepared=prepared)
     except ShapeRejectedError as error:

@@ -20,11 +20,10 @@ import platformdirs
 
 from spica_async.engine import facts
 from spica_async.engine.config import Tables
+from spica_async.engine.own_files import SYSTEMS_VARIABLE, own_settings
 from spica_async.engine.table_layout import LAYOUT, Origin, write_tables
 from spica_async.engine.versions import engine_fingerprint
 
-# Points the engine to tables of the user's own, which may change at any time.
-_OWN_TABLES_VARIABLE: Final = "AICONFIGURATOR_SYSTEMS_PATH"
 _DRAFT_PREFIX: Final = "draft-"
 _UNUSED_AFTER_SECONDS: Final = 30 * 24 * 3600
 # Far longer than writing takes, so whoever wrote it is gone.
@@ -56,7 +55,7 @@ def tables_folder() -> Path:
 
 
 def _find_or_write(sku: str, backend: str) -> Tables | None:
-    if _OWN_TABLES_VARIABLE in os.environ:
+    if SYSTEMS_VARIABLE in own_settings():  # Tables of the user's own may change at any time.
         return None
     try:
         version = facts.backend_version(sku, backend)

@@ -7,6 +7,8 @@ from functools import cache
 from importlib import metadata
 from typing import Final
 
+from spica_async.engine.own_files import own_files
+
 # All that shapes a report: the replay, the performance data, the planner's predictors.
 _DISTRIBUTIONS: Final = (
     "ai-dynamo",
@@ -18,14 +20,20 @@ _DISTRIBUTIONS: Final = (
     "scikit-learn",
 )
 
+OWN_DATA: Final = "own performance data"
+"""Stands among the versions for what `AICONFIGURATOR_*` names: its digest is its version."""
+
 
 def engine_versions() -> dict[str, str]:
-    """Distribution name to version.
+    """Distribution name to version, and what of the user's own stands beside them.
 
     Raises:
         importlib.metadata.PackageNotFoundError: if a part of the engine is not installed.
+        InputError: if a file of the user's own cannot be read.
     """
-    return {name: metadata.version(name) for name in _DISTRIBUTIONS}
+    versions = {name: metadata.version(name) for name in _DISTRIBUTIONS}
+    own = own_files()
+    return versions if own is None else {**versions, OWN_DATA: own.digest}
 
 
 @cache

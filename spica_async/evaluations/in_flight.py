@@ -12,7 +12,7 @@ from typing import Final, Self
 
 import structlog
 
-from schemas.messages import EvaluationRequest, EvaluationResult
+from schemas.messages import EvaluationRequest, EvaluationResult, Measurement
 from spica_async.bus.port import Bus, BusError, BusUnavailableError, Consumer, Delivery, Message
 from spica_async.bus.topology import (
     DEAD_QUEUE,
@@ -29,6 +29,7 @@ from spica_async.evaluations.incoming import (
     UnreadableResultError,
     acknowledge,
     failed_result,
+    is_of_other_model,
     read_result,
 )
 from spica_async.evaluations.outgoing import Outgoing
@@ -272,8 +273,12 @@ class Evaluations:
                 # we may hold, with those behind them that others wait for to end their turns.
                 self._sender.adopt(evaluation_id, message)
                 result = await adopted.result
-                if result is not None and result.measurement.cause == "trace_unavailable":
-                    # It named places where the earlier run has offered the trace.
+                if result is not None and (
+                    result.measurement.cause == "trace_unavailable"
+                    or is_of_other_model(request, result)
+                ):
+                    # It named places where the earlier run has offered the trace; or an older
+                    # version has sent it, which named the model's folder alone.
                     adopted.kept.set()
                     adopted, result, waiting = None, None, self._wait_for(request)
                 else:
@@ -281,7 +286,7 @@ class Evaluations:
             if adopted is None:
                 async with self._turn, self._share():
                     if await self._send(message, evaluation_id, on_request):
-                        result = await waiting.result
+                        result = _of_this_model(request, await waiting.result)
                     await _keep(result, waiting, on_result)
         finally:
             del self._waiting[evaluation_id]
@@ -387,6 +392,19 @@ class Evaluations:
     def _report(self) -> None:
         for counted in (self._discarded, self._dead_letters.dropped, self._watch.ignored):
             counted.report()
+
+
+def _of_this_model(
+    request: EvaluationRequest, result: EvaluationResult | None
+) -> EvaluationResult | None:
+    if result is None or not is_of_other_model(request, result):
+        return result
+    detail = (
+        f"worker {result.worker} does not say that it has replayed the model's files: it is of an"
+        " older version, which knows models by their names alone"
+    )
+    failure = Measurement(outcome="failed", cause="model_unavailable", detail=detail)
+    return result.model_copy(update={"measurement": failure})
 
 
 async def _keep(

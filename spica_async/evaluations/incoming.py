@@ -13,6 +13,7 @@ from schemas.messages import (
     EVALUATION_COMPLETED,
     Cause,
     EvaluationCompleted,
+    EvaluationRequest,
     EvaluationResult,
     Measurement,
 )
@@ -81,6 +82,14 @@ def _subject(body: bytes) -> str | None:
         return EnvelopeSubject.model_validate_json(body).subject
     except ValidationError:
         return None
+
+
+def is_of_other_model(request: EvaluationRequest, result: EvaluationResult) -> bool:
+    """Whether a worker has answered, and not for the model whose files the request has brought."""
+    asked = None if request.model is None else request.model.sha256
+    # A failure that no worker has told of is about no model.
+    told = result.worker != UNKNOWN_WORKER or result.measurement.outcome != "failed"
+    return told and result.model_sha256 != asked
 
 
 def failed_result(evaluation_id: str, sweep_id: str, cause: Cause, detail: str) -> EvaluationResult:

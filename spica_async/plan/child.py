@@ -11,11 +11,14 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Literal, NoReturn
 
 import structlog
 from structlog.typing import EventDict
 
+from schemas.messages import ModelFiles
 from spica_async.childproc import (
     HEADER_BYTES,
     exit_with_parent,
@@ -24,9 +27,10 @@ from spica_async.childproc import (
     take_standard_streams,
 )
 from spica_async.engine import runtime
+from spica_async.engine.model_files import ModelFilesError, folder_of, leave_namesake, own_model
 from spica_async.errors import InputError
 from spica_async.plan.build import plan_sweep
-from spica_async.plan.installed import InstalledEngine, answers_about
+from spica_async.plan.installed import InstalledEngine, known_answers
 from spica_async.plan.request import PlanRequest
 
 Kind = Literal["progress", "log", "plan", "input_error", "fault"]
@@ -49,19 +53,32 @@ def main() -> int:
     _log_through(answer)
     try:
         runtime.prepare()
-        with answers_about(request.config.search_space.model_name) as known:
+        model_files, model_folder = _own_model(request.config.search_space.model_name)
+        with known_answers() as known:
             plan = plan_sweep(
                 request.config,
-                InstalledEngine(known),
+                InstalledEngine(known, model_folder),
                 request.trace,
                 lambda line: answer("progress", line),
             )
-        answer("plan", plan)
+        answer("plan", replace(plan, model_files=model_files))
     except InputError as error:
         answer("input_error", str(error))
     except Exception:  # noqa: BLE001  # the parent tells the user, whatever it is
         answer("fault", traceback.format_exc())
     return 0
+
+
+def _own_model(name: str) -> tuple[ModelFiles, Path] | tuple[None, None]:
+    """A model that is called by its folder, as it is now, and where it stays like that."""
+    try:
+        files = own_model(name)
+        if files is not None:
+            return files, folder_of(files)
+    except ModelFilesError as error:
+        raise InputError(f"search_space.model_name: {error}") from None
+    leave_namesake(name)
+    return None, None
 
 
 def _log_through(answer: Callable[[Kind, object], None]) -> None:

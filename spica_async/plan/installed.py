@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,7 +15,7 @@ from schemas.messages import Sample
 from schemas.search_space import Backend, DeploymentMode, Role
 from spica_async.engine import capability, capacity, estimates, facts, planner
 from spica_async.engine.config import engine_config
-from spica_async.engine.own_files import depends_on_own_files
+from spica_async.engine.own_files import own_files
 from spica_async.engine.refusals import RejectionKind, ShapeRejectedError
 from spica_async.forecast import Predictor, Window
 from spica_async.plan.answers import Answers
@@ -36,14 +36,12 @@ _CAN_REPLAY: Final = TypeAdapter(bool)
 _STEP_TIMES: Final = TypeAdapter(estimates.StepTimes)
 
 
-def answers_about(model: str) -> AbstractContextManager[Answers]:
-    """What is known of a model's answers: nothing where files of the user's own may have a say.
+def known_answers() -> AbstractContextManager[Answers]:
+    """What the engine has answered: nothing where it reads performance data of the user's own.
 
-    They may have changed since.
+    That may change while it is asked.
     """
-    if depends_on_own_files(model):
-        return nullcontext(Answers())
-    return Answers.open()
+    return nullcontext(Answers()) if own_files() is not None else Answers.open()
 
 
 class InstalledEngine:
@@ -51,16 +49,24 @@ class InstalledEngine:
 
     Args:
         answers: What it has answered.
+        model_folder: Of the model that is planned for, named by what it holds, as questions are
+            in which it stands; None if the model ships with the engine.
     """
 
-    def __init__(self, answers: Answers) -> None:
+    def __init__(self, answers: Answers, model_folder: Path | None = None) -> None:
         self._answers = answers
+        self._model_folder = None if model_folder is None else str(model_folder)
 
     def model_facts(self, model: str) -> facts.ModelFacts:
         """See `facts.model_facts`."""
-        return self._answers.recall(
-            ("model", model), _MODEL_FACTS, lambda: facts.model_facts(model)
-        )
+        asked = self._model_folder or model
+        try:
+            found = self._answers.recall(
+                ("model", asked), _MODEL_FACTS, lambda: facts.model_facts(asked)
+            )
+        except facts.UnknownModelError as error:
+            raise facts.UnknownModelError(str(error).replace(asked, model)) from None
+        return replace(found, model=model)
 
     def hardware_facts(self, sku: str) -> facts.HardwareFacts:
         """See `facts.hardware_facts`."""
@@ -80,6 +86,7 @@ class InstalledEngine:
 
     def kv_tokens_per_rank(self, sample: Sample, role: Role) -> int:
         """See `capacity.kv_tokens_per_rank`."""
+        sample = self._here(sample)
 
         def ask() -> int | _Rejected:
             try:
@@ -95,6 +102,7 @@ class InstalledEngine:
 
     def probe_replay(self, sample: Sample) -> str | None:
         """See `capability.probe_replay`; a failure may have had reasons of its moment."""
+        sample = self._here(sample)
         question = ("probe_replay", sample_key(sample))
         if self._answers.known(question, _CAN_REPLAY):
             return None
@@ -107,6 +115,7 @@ class InstalledEngine:
         self, workers: Sequence[tuple[Sample, Role]], steps: estimates.Steps
     ) -> Sequence[estimates.StepTimes | str]:
         """See `estimates.step_times`; all that are new are asked for at once."""
+        workers = [(self._here(sample), role) for sample, role in workers]
         questions = [_step_question(sample, role, steps) for sample, role in workers]
         known = [self._answers.known(question, _STEP_TIMES) for question in questions]
         new = [index for index, times in enumerate(known) if times is None]
@@ -142,6 +151,12 @@ class InstalledEngine:
     def make_predictor(self, fields: Mapping[str, JsonValue], interval_seconds: int) -> Predictor:
         """See `planner.make_predictor`."""
         return planner.make_predictor(fields, interval_seconds)
+
+    def _here(self, sample: Sample) -> Sample:
+        """The sample as the engine of this process is asked about it."""
+        if self._model_folder is None:
+            return sample
+        return {**sample, "model_name": self._model_folder}
 
 
 def _step_question(sample: Sample, role: Role, steps: estimates.Steps) -> tuple[Any, ...]:

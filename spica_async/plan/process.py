@@ -15,6 +15,7 @@ from schemas.config import SmartSearchConfig
 from schemas.messages import TraceLoad
 from spica_async.child_end import end_child
 from spica_async.childproc import HEADER_BYTES, child_environment, frame, payload_length
+from spica_async.engine.own_files import own_settings
 from spica_async.errors import InputError, SpicaError, keep_traceback
 from spica_async.plan.request import PlanRequest
 from spica_async.plan.types import Progress, SweepPlan
@@ -38,7 +39,7 @@ async def make_plan(
             stdin=PIPE,
             stdout=PIPE,
             stderr=stderr,
-            env=child_environment(),
+            env=child_environment(**own_settings()),
             start_new_session=True,
         )
         try:

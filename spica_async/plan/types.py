@@ -11,7 +11,7 @@ from pydantic import JsonValue
 
 from schemas.config import SmartSearchConfig
 from schemas.goal import PlannerTarget
-from schemas.messages import Sample
+from schemas.messages import ModelFiles, Sample
 from schemas.search_space import Backend, DeploymentMode, Role
 from spica_async.engine.estimates import Steps, StepTimes
 from spica_async.engine.facts import HardwareFacts, ModelFacts
@@ -47,6 +47,7 @@ class SweepPlan:
         capacity: the engine's KV capacity of every shape that is searched.
         predictors: the load-predictor sub-sweep.
         backend_versions: the version of each viable backend whose performance data is used.
+        model_files: the model itself where it does not ship with the engine, as it was planned.
         seeds: what each branch tries first beside the middle of its space, best first; none for a
             branch that is evaluated as a whole, or without a warm start.
     """
@@ -63,6 +64,7 @@ class SweepPlan:
     predictors: LoadPredictorResult
     backend_versions: Mapping[Backend, str]
     seeds: Mapping[DeploymentMode, tuple[Selection, ...]] = field(default_factory=dict)
+    model_files: ModelFiles | None = None
 
 
 class PlanningEngine(Protocol):

@@ -7,7 +7,7 @@ import json
 from typing import Final
 
 from schemas.messages import EvaluationRequest, Sample
-from spica_async.engine.own_files import depends_on_own_files
+from spica_async.engine.model_files import named_by_content
 from spica_async.sample import sample_key
 
 # Counted up whenever the engine is handed a sample or a load in another way, a report is read
@@ -17,25 +17,22 @@ _FORM: Final = 1
 _WHEREABOUTS: Final = frozenset({"path", "sources"})
 
 
-def cache_key(request: EvaluationRequest, *, fingerprint: str) -> str | None:
+def cache_key(request: EvaluationRequest, *, fingerprint: str) -> str:
     """What the answer to a request depends on, as 64 hexadecimal digits.
 
-    That is the sample, the load, the SLA and the engine, and neither who asks nor for how long.
+    That is the sample, the load, the SLA and the engine, and neither who asks nor for how long. A
+    model and performance data of the user's own are in it by their digests: see `named_by_content`
+    and `engine_fingerprint`.
 
     Args:
         request: The question.
         fingerprint: Of the engine that is asked; see `engine_fingerprint`.
-
-    Returns:
-        The key; None where files of the user's own have a say, for they may have changed since.
     """
-    if depends_on_own_files(str(request.sample["model_name"])):
-        return None
     sla = request.sla
     question = {
         "form": _FORM,
         "engine": fingerprint,
-        "sample": sample_key(request.sample),
+        "sample": sample_key(named_by_content(request.sample, request.model)),
         "load": request.load.model_dump(mode="json", exclude=set(_WHEREABOUTS)),
         "sla": None if sla is None else sla.model_dump(mode="json"),
     }

@@ -13,6 +13,7 @@ from schemas.messages import (
     EvaluationRequest,
     EvaluationResult,
     Measurement,
+    ModelFiles,
     SyntheticLoad,
 )
 from spica_async.bus.memory import MemoryBus
@@ -39,21 +40,30 @@ async def opened(
         yield evaluations, requests
 
 
-def request(name: str = "one", sweep: str = "sweep") -> EvaluationRequest:
+def request(
+    name: str = "one", sweep: str = "sweep", model: ModelFiles | None = None
+) -> EvaluationRequest:
     return EvaluationRequest(
         evaluation_id=name,
         sweep_id=sweep,
         sample={"backend": "vllm"},
+        model=model,
         load=SyntheticLoad(isl=1, osl=1, requests=1, concurrency=1),
     )
 
 
-def completed(name: str = "one", worker: str = "w", measurement: Measurement = FEASIBLE) -> bytes:
+def completed(
+    name: str = "one",
+    worker: str = "w",
+    measurement: Measurement = FEASIBLE,
+    model_sha256: str | None = None,
+) -> bytes:
     result = EvaluationResult(
         evaluation_id=name,
         sweep_id="sweep",
         worker=worker,
         measurement=measurement,
+        model_sha256=model_sha256,
         wall_seconds=0.0,
     )
     return EvaluationCompleted(source="test", data=result).model_dump_json().encode()

@@ -108,6 +108,7 @@ class FakeWorker:
             sweep_id=request.sweep_id,
             worker="fake",
             measurement=self.measure(request.sample),
+            model_sha256=None if request.model is None else request.model.sha256,
             wall_seconds=1.0,
         )
         body = EvaluationCompleted(source="fake", data=result).model_dump_json().encode()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -18,7 +19,8 @@ from structlog.testing import capture_logs
 from support.commands import small_sweep
 
 from schemas.config import SmartSearchConfig
-from spica_async.errors import SpicaError
+from spica_async.engine.model_files import core_folder, own_model
+from spica_async.errors import InputError, SpicaError
 from spica_async.plan.process import make_plan
 from spica_async.space.pool import ParallelPool
 
@@ -178,17 +180,59 @@ async def test_what_the_child_warns_of_is_logged_here(
     assert warned["plan.answers_not_kept"]["path"].startswith(str(tmp_path))
 
 
-async def test_a_model_of_the_user_is_asked_about_every_time(
+def planned_with(model: str) -> SmartSearchConfig:
+    return SmartSearchConfig.model_validate(small_sweep(search_space__model_name=model))
+
+
+async def test_a_model_of_the_user_is_known_by_what_it_holds(
     fake_core: FakeCore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    await make_plan(CONFIG, None, lambda _: None)
+    shipped = core_folder() / "model_configs" / "Qwen--Qwen3-32B_config.json"
+    folders = [tmp_path / name for name in ("first", "second", "third")]
+    for folder in folders:
+        folder.mkdir()
+        shutil.copy(shipped, folder / "config.json")
+    layers = json.loads(shipped.read_text())
+    (folders[2] / "config.json").write_text(json.dumps(layers | {"num_hidden_layers": 16}))
+    first = await make_plan(planned_with(str(folders[0])), None, lambda _: None)
+    assert first.model_files == own_model(str(folders[0]))
+    assert first.model.model == str(folders[0])
+    third = await make_plan(planned_with(str(folders[2])), None, lambda _: None)
+    assert third.model_files != first.model_files
+    assert third.model.weight_bytes < first.model.weight_bytes / 2
     monkeypatch.syspath_prepend(str(fake_core("raise SystemExit('loaded again')")))
-    await make_plan(CONFIG, None, lambda _: None)
-    monkeypatch.setenv("AICONFIGURATOR_MODEL_CONFIGS_PATH", str(tmp_path))
+    second = await make_plan(planned_with(str(folders[1])), None, lambda _: None)
+    assert second.model_files == first.model_files
+    assert second.capacity == first.capacity
+    (folders[1] / "hf_quant_config.json").write_text("{}")
     with pytest.raises(SpicaError, match="loaded again"):
-        await make_plan(CONFIG, None, lambda _: None)
-    monkeypatch.delenv("AICONFIGURATOR_MODEL_CONFIGS_PATH")
+        await make_plan(planned_with(str(folders[1])), None, lambda _: None)
+
+
+async def test_no_folder_stands_in_for_a_model_that_ships_with_the_engine(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    plan = await make_plan(CONFIG, None, lambda _: None)
+    assert plan.model_files is None
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))  # Nothing is known any more.
+    namesake = tmp_path / CONFIG.search_space.model_name
+    namesake.mkdir(parents=True)
+    (namesake / "config.json").write_text("{}")
     monkeypatch.chdir(tmp_path)
-    (tmp_path / CONFIG.search_space.model_name).mkdir(parents=True)
-    with pytest.raises(SpicaError, match="loaded again"):
-        await make_plan(CONFIG, None, lambda _: None)
+    again = await make_plan(CONFIG, None, lambda _: None)
+    assert again.model_files is None
+    assert (again.model, again.capacity) == (plan.model, plan.capacity)
+
+
+async def test_a_model_that_cannot_be_read_is_the_input_s_fault(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_bytes(b"\xff")
+    with pytest.raises(InputError, match=r"^search_space\.model_name: .*config\.json: not a UTF-8"):
+        await make_plan(planned_with(str(tmp_path)), None, lambda _: None)
+
+
+async def test_what_is_said_of_a_model_names_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"architectures": ["NoSuchForCausalLM"]}')
+    with pytest.raises(InputError, match="cannot be modelled") as caught:
+        await make_plan(planned_with(str(tmp_path)), None, lambda _: None)
+    assert str(tmp_path) in str(caught.value)
+    assert "/models/" not in str(caught.value)

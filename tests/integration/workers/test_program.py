@@ -22,7 +22,8 @@ from spica_async.bus.address import BrokerAddress
 from spica_async.bus.port import Delivery, Message
 from spica_async.bus.rabbitmq import RabbitBus
 from spica_async.bus.topology import declare, requests_queue, results_queue
-from spica_async.engine.versions import engine_fingerprint
+from spica_async.engine.model_files import pack
+from spica_async.engine.versions import OWN_DATA, engine_fingerprint
 from workers.groups import live_members
 from workers.settings import ChildSettings
 
@@ -89,11 +90,12 @@ StartProgram = Callable[..., Program]
 def start_process(tmp_path: Path) -> Iterator[Callable[..., Program]]:
     programs: list[Program] = []
 
-    def start(*arguments: str, **environment: str) -> Program:
+    def start(*arguments: str, cwd: Path | None = None, **environment: str) -> Program:
         log = tmp_path / f"program-{len(programs)}.log"
         with log.open("wb") as stderr:
             process = subprocess.Popen(
                 [sys.executable, *arguments],
+                cwd=cwd,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
                 env={**os.environ, "XDG_CACHE_HOME": str(tmp_path), **environment},
@@ -113,7 +115,9 @@ def start(
 ) -> StartProgram:
     """Starts a worker with children that do what they are told."""
 
-    def start(*, evaluator: str = settings.evaluator, **options: Any) -> Program:
+    def start(
+        *, evaluator: str = settings.evaluator, cwd: Path | None = None, **options: Any
+    ) -> Program:
         children = {
             "evaluator": evaluator,
             "warm_up": None,
@@ -123,7 +127,7 @@ def start(
         }
         options = {"name": "here", "slots": 1} | options
         arguments = (broker_vhost.url, json.dumps(children), json.dumps(options))
-        return start_process("-c", PROGRAM, *arguments)
+        return start_process("-c", PROGRAM, *arguments, cwd=cwd)
 
     return start
 
@@ -338,20 +342,6 @@ class TestBroker:
         assert "ACCESS_REFUSED" in line
         assert "Traceback" not in worker.log
 
-    async def test_what_it_measures_with_files_of_its_own_is_marked(
-        self,
-        *,
-        bus: RabbitBus,
-        start: StartProgram,
-        request_to: MakeRequest,
-        monkeypatch: pytest.MonkeyPatch,
-    ) -> None:
-        monkeypatch.setenv("AICONFIGURATOR_SYSTEMS_PATH", "/own")
-        await send(bus, request_to("succeed"))
-        start()
-        [delivery] = await take(bus, RESULTS.name, 1)
-        assert EvaluationCompleted.model_validate_json(delivery.message.body).data.own_files
-
     async def test_queues_that_may_not_be_declared_must_be_there(
         self, start_process: Callable[..., Program], broker_vhost: VirtualHost
     ) -> None:
@@ -363,6 +353,32 @@ class TestBroker:
         )
         assert await worker.ended() == 1
         assert re.search("^error: .*spica.* does not exist", worker.log, re.MULTILINE)
+
+
+async def test_a_model_is_the_coordinator_s_whatever_the_workers_have(
+    *, bus: RabbitBus, start: StartProgram, request_to: MakeRequest, tmp_path: Path
+) -> None:
+    model = pack({"config.json": '{"layers": 64}'})
+    for host, layers in (("one", 16), ("other", None)):
+        folder = tmp_path / host / "mine"
+        folder.parent.mkdir()
+        if layers is not None:
+            folder.mkdir()
+            (folder / "config.json").write_text(json.dumps({"layers": layers}))
+        start(name=host, cwd=folder.parent)
+    # Each is for one worker, since neither ends before the other has begun.
+    asked = [
+        request_to("meet_and_read_model", own=own, mark=mark, model_name="mine")
+        for own, mark in (("a", "b"), ("b", "a"))
+    ]
+    await send(bus, *(request.model_copy(update={"model": model}) for request in asked))
+    results = [
+        EvaluationCompleted.model_validate_json(delivery.message.body).data
+        for delivery in await take(bus, RESULTS.name, 2)
+    ]
+    assert {result.worker for result in results} == {"one", "other"}
+    assert {result.model_sha256 for result in results} == {model.sha256}
+    assert [(result.measurement.report or {}).get("layers") for result in results] == [64, 64]
 
 
 class TestCommand:
@@ -394,6 +410,30 @@ class TestCommand:
         status = await bus.queue_status(requests_queue(engine_fingerprint()).name)
         assert status.consumers == 1
         assert psutil.Process(worker.pid).memory_info().rss < 150 * 2**20
+
+    async def test_with_performance_data_of_its_own_it_works_for_those_who_have_the_same(
+        self,
+        *,
+        start_process: Callable[..., Program],
+        broker_vhost: VirtualHost,
+        bus: RabbitBus,
+        tmp_path: Path,
+    ) -> None:
+        queues = set()
+        for name, content in (("one", "1"), ("same", "1"), ("other", "2")):
+            (tmp_path / name).mkdir()
+            (tmp_path / name / "table").write_text(content)
+            async with bus.subscribe("worker.heartbeat") as heartbeats:
+                worker = start_process(
+                    *("-m", "workers", "--slots", "1", "--bus", broker_vhost.url),
+                    AICONFIGURATOR_SYSTEMS_PATH=str(tmp_path / name),
+                )
+                async with asyncio.timeout(WAIT_SECONDS):
+                    status = json.loads((await anext(heartbeats)).message.body)["data"]
+            worker.process.kill()
+            queues.add((status["engine_fingerprint"], status["versions"][OWN_DATA]))
+        assert len(queues) == 2
+        assert engine_fingerprint() not in dict(queues)
 
     @pytest.mark.slow
     async def test_an_idle_worker_takes_less_than_a_hundredth_of_a_core(

@@ -199,3 +199,24 @@ def test_of_many_problems_the_first_are_told(load_blocks: Callable[..., SmartSea
     _, *lines = (line.strip() for line in str(refusal.value).splitlines())
     told = [f"sweep.key_{number:03}" for number in range(20)]
     assert [line.partition(":")[0] for line in lines] == [*told, "and 980 more problems"]
+
+
+def test_a_model_s_folder_starts_there_too_and_never_stands_in_for_a_shipped_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shipped = "Qwen/Qwen3-32B"
+    for name in ("mine", shipped):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "config.json").write_text("{}")
+    for written, expected in {
+        "mine": str(tmp_path / "mine"),
+        "./mine": str(tmp_path / "mine"),
+        shipped: shipped,
+        f"./{shipped}": str(tmp_path / shipped),
+        "some/model": "some/model",
+    }.items():
+        document = {"search_space": REQUIRED | {"model_name": written}}
+        document["workload"] = {"isl": 1, "osl": 1, "num_request_ratio": 1.0, "concurrency": 1}
+        (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(document), encoding="utf-8")
+        assert load_config(Path("sweep.yaml")).search_space.model_name == expected

@@ -124,6 +124,13 @@ def test_workers_that_are_about_to_leave_are_no_hope(
     assert one.view(0.0).waiting_for == waiting_for
 
 
+def test_what_another_engine_has_beside_ours_is_said() -> None:
+    one = fleet()
+    theirs = NEEDED | {"own performance data": "0123456789ab"}
+    one.heard(beat("x", 0, engine_fingerprint="other", versions=theirs), now=0.0)
+    assert one.view(0.0).differences == ("own performance data 0123456789ab, needed none",)
+
+
 def test_workers_of_another_engine_are_apart_and_what_differs_is_said() -> None:
     one = fleet()
     older = NEEDED | {"aiconfigurator": "0.11.0"}

@@ -62,27 +62,15 @@ def reuse(cache: Kept, notes: list[str]) -> Reuse:
     return Reuse(cache, "engine", answers=True, note=notes.append)
 
 
-async def test_what_was_measured_with_a_workers_own_files_stays_out(
+async def test_what_an_older_worker_measures_with_files_of_its_own_stays_out(
     reuse: Reuse, cache: Kept, notes: list[str]
 ) -> None:
     for worker, own_files in [("a", False), ("b", True), ("b", True), ("c", True), ("a", False)]:
         await reuse.keep(REQUEST, result_of(worker, own_files=own_files))
     assert cache.workers == ["a", "a"]
     assert [note.partition(",")[0] for note in notes] == [
-        "worker b measures with performance data or models of its own",
-        "worker c measures with performance data or models of its own",
-    ]
-
-
-async def test_one_that_lacks_our_own_files_is_told_of(
-    reuse: Reuse, cache: Kept, notes: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("AICONFIGURATOR_SYSTEMS_PATH", "/own")
-    await reuse.keep(REQUEST, result_of("a", own_files=True))
-    await reuse.keep(REQUEST, result_of("b", own_files=False))
-    assert cache.workers == []
-    assert [note.partition(" that")[0] for note in notes] == [
-        "worker b measures without the performance data or models of your own"
+        "worker b is of an older version",
+        "worker c is of an older version",
     ]
 
 

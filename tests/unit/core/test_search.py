@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -28,6 +29,7 @@ from schemas.messages import (
 )
 from schemas.results import CandidateRecord
 from spica_async.branch import Phase
+from spica_async.engine.model_files import pack
 from spica_async.plan.budget import enumerable_points
 from spica_async.plan.types import SweepPlan
 from spica_async.sampling.types import Suggestion, Trial
@@ -97,6 +99,23 @@ async def test_requests_in_flight_are_capped_over_all_branches(
     assert [branch.state.tally["feasible"] for branch in run.search.branches] == [12, 12]
 
 
+async def test_a_model_of_the_users_goes_along_and_its_folder_does_not(
+    make_config: Callable[..., SmartSearchConfig], make_sweep_plan: Callable[..., SweepPlan]
+) -> None:
+    files = pack({"config.json": "{}"})
+    config = make_config(
+        space={"model_name": "/home/me/mine"},
+        sweep={"max_rounds": 1, "candidates_per_round": 1},
+    )
+    run = await run_search(replace(make_sweep_plan(config), model_files=files))
+    (body,) = run.worker.bodies
+    assert json.loads(body)["data"]["model"] == files.model_dump()
+    assert b"/home/me/mine" not in body
+    # For us it is called as before.
+    (record,) = run.ledger.records
+    assert record.config["model_name"] == "/home/me/mine"
+
+
 async def test_a_worker_sees_the_sample_the_load_and_the_sla_and_no_goal(
     make_config: Callable[..., SmartSearchConfig], make_sweep_plan: Callable[..., SweepPlan]
 ) -> None:
@@ -108,7 +127,8 @@ async def test_a_worker_sees_the_sample_the_load_and_the_sla_and_no_goal(
     (body,) = run.worker.bodies
     data = json.loads(body)["data"]
     assert set(data) == {
-        *("evaluation_id", "sweep_id", "run", "sample", "load", "sla", "max_eval_seconds"),
+        *("evaluation_id", "sweep_id", "run", "sample", "model", "load", "sla"),
+        "max_eval_seconds",
     }
     assert data["evaluation_id"] == "sweep-agg-0"
     assert data["sla"] == {"ttft_ms": None, "itl_ms": None, "e2e_ms": 77.0}

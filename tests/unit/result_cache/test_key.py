@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +10,7 @@ from hypothesis import strategies as st
 
 from schemas.goal import SLATarget
 from schemas.messages import EvaluationRequest, Sample, SyntheticLoad, TraceLoad, TraceSource
+from spica_async.engine.model_files import named_by_content, pack
 from spica_async.result_cache import cache_key, is_noisy
 
 ENGINE = "0123456789ab"
@@ -35,7 +35,7 @@ def ask(load: TraceLoad | SyntheticLoad = TRACE, **changes: Any) -> EvaluationRe
     return EvaluationRequest(**(asked | changes))
 
 
-def key(request: EvaluationRequest, engine: str = ENGINE) -> str | None:
+def key(request: EvaluationRequest, engine: str = ENGINE) -> str:
     return cache_key(request, fingerprint=engine)
 
 
@@ -141,21 +141,15 @@ def test_the_engine_matters(engine: str) -> None:
     assert (key(ask(), engine) == key(ask())) == (engine == ENGINE)
 
 
-@pytest.mark.parametrize("name", ["/models/one", "./one", "../one", "~/one", "here/one"])
-def test_a_model_of_the_users_own_has_none(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "here" / "one").mkdir(parents=True)
-    monkeypatch.chdir(tmp_path)
-    assert key(ask(sample=SAMPLE | {"model_name": name})) is None
-    assert key(ask(sample=SAMPLE | {"model_name": "there/one"})) is not None
-
-
-def test_with_performance_data_of_the_users_own_there_is_none(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("AICONFIGURATOR_SYSTEMS_PATH", "/own")
-    assert key(ask()) is None
+def test_a_model_of_the_users_own_counts_by_what_its_files_hold() -> None:
+    one, other = pack({"config.json": "1"}), pack({"config.json": "2"})
+    here, there = (SAMPLE | {"model_name": path} for path in ("/here/mine", "/there/yours"))
+    assert key(ask(sample=here, model=one)) == key(ask(sample=there, model=one))
+    assert key(ask(sample=here, model=one)) == key(
+        ask(sample=named_by_content(here, one), model=one)
+    )
+    keys = {key(ask()), key(ask(sample=here, model=one)), key(ask(sample=here, model=other))}
+    assert len(keys) == 3
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ The sample's `do` names a function below; `folder` is a place to leave marks for
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -62,6 +63,13 @@ def meet(sample: Sample) -> Measurement:
     """Leave a mark and wait for the other's: passes only when both run at the same time."""
     leave_mark(sample, str(sample["own"]))
     return wait_for(sample)
+
+
+def meet_and_read_model(sample: Sample) -> Measurement:
+    """As `meet`, and tell the number of layers of the model."""
+    meet(sample)
+    text = (Path(str(sample["model_name"])) / "config.json").read_text()
+    return feasible(layers=json.loads(text)["layers"])
 
 
 def alone(sample: Sample) -> Measurement:
