@@ -26,6 +26,7 @@ from tenacity import (
 )
 
 from schemas.messages import TraceLoad, TraceSource
+from spica_async.tls import HTTPS, tls_refusal
 
 _ATTEMPTS: Final = 4
 _LONGEST_PAUSE_SECONDS: Final = 10.0
@@ -195,10 +196,14 @@ async def _fsspec_blocks(source: TraceSource) -> AsyncGenerator[bytes, None]:
         raise SourceError(source, _problem(source, error)) from error
     except Exception as error:
         # Each storage has errors of its own, most of them of the network.
-        raise _PassingError(source, _problem(source, error)) from error
+        kind = SourceError if tls_refusal(error, HTTPS) else _PassingError
+        raise kind(source, _problem(source, error)) from error
 
 
 def _problem(source: TraceSource, error: BaseException) -> str:
     """What the error says, in one line, without what is secret in the URL."""
+    refusal = tls_refusal(error, HTTPS)
+    if refusal is not None:
+        return refusal
     text = " ".join(str(error).split()).replace(source.url, shown(source.url))
     return text or type(error).__name__

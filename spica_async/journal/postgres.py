@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -11,7 +12,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from spica_async.errors import InputError
-from spica_async.journal.address import ServerAddress
+from spica_async.journal.address import TLS_FILES, ServerAddress
 from spica_async.journal.database import ResultT
 from spica_async.journal.port import (
     JournalBusyError,
@@ -20,6 +21,7 @@ from spica_async.journal.port import (
     JournalFullError,
     JournalUnavailableError,
 )
+from spica_async.tls import TlsOptions, explained, tls_refusal
 
 _CONNECT_SECONDS: Final = 10.0
 _WRITERS: Final = 4
@@ -32,6 +34,13 @@ _LOOK_SECONDS: Final = 10
 _SILENT_SECONDS: Final = 30
 # Whoever changes the tables has the lock of this number, which stands for nothing else.
 _TABLES_LOCK: Final = 0x5350_4943_41
+
+_TLS_OPTIONS: Final = TlsOptions(
+    "sslrootcert in the URL", "sslmode=disable in the URL", "sslcert and sslkey in the URL"
+)
+# Where OpenSSL has trouble with a file, before anything is sent.
+_OF_FILES: Final = frozenset({"PEM", "X509"})
+_NO_PEM: Final = "[SSL] PEM lib"
 
 # By the beginning of an SQLSTATE.
 _KINDS: Final[Sequence[tuple[str, type[JournalError]]]] = (
@@ -57,6 +66,7 @@ class PostgresDatabase:
 
     def __init__(self, address: ServerAddress, busy_seconds: float) -> None:
         self.name = str(address)
+        self._files = address.files
 
         async def connect() -> Any:
             try:
@@ -68,6 +78,13 @@ class PostgresDatabase:
                 )
             except asyncpg.ClientConfigurationError as error:
                 raise InputError(f"journal {self.name}: {error}") from error
+            except ssl.SSLError as error:
+                if error.library not in _OF_FILES and _NO_PEM not in str(error):
+                    raise
+                raise InputError(
+                    f"journal {self.name}: {' or '.join(TLS_FILES)} in the URL: not in PEM"
+                    f" format, or they do not go together ({explained(error)})"
+                ) from error
             except (ValueError, OverflowError):
                 # What the driver says of it may quote any part of it.
                 raise InputError(f"journal {self.name}: this URL cannot be used") from None
@@ -106,6 +123,13 @@ class PostgresDatabase:
 
     def prepare(self) -> None:
         """See `Database.prepare`; making a database is the server's business."""
+        for option, path in self._files.items():
+            try:
+                path.open("rb").close()
+            except OSError as error:
+                raise InputError(
+                    f"journal {self.name}: {option} in the URL: {path}: {error.strerror}"
+                ) from error
 
     def check(self) -> None:
         """See `Database.check`; the server does."""
@@ -126,6 +150,9 @@ class PostgresDatabase:
             cause = wrapped.__cause__ if isinstance(wrapped.__cause__, Exception) else wrapped
         if isinstance(cause, TimeoutError):
             return JournalUnavailableError(f"journal {self.name}: the server does not answer")
+        if isinstance(cause, ssl.SSLError):
+            why = tls_refusal(cause, _TLS_OPTIONS) or explained(cause)
+            return JournalUnavailableError(f"journal {self.name}: {why}")
         if isinstance(cause, OSError | asyncpg.InterfaceError):
             return JournalUnavailableError(f"journal {self.name}: {cause}")
         state = getattr(cause, "sqlstate", None)
