@@ -47,6 +47,7 @@ from spica_async.traces.serve import TraceServer
 LOOK_SECONDS: Final = 1.0
 """Between one look at the journal and the next; others may have written to it."""
 
+JOURNAL_AWAY: Final = "the journal is away"
 UNFINISHED: Final = ("queued", "running")
 WISHED: Final[dict[str, StoppedAs]] = {"pause": "paused", "cancel": "cancelled"}
 """What a sweep is once a wish is granted."""
@@ -199,7 +200,7 @@ class SweepRunner:
     @property
     def troubles(self) -> list[str]:
         """What keeps sweeps from being begun. Anybody may ask, so the details are in the log."""
-        told = ["the journal is away"] if self._journal_trouble is not None else []
+        told = [JOURNAL_AWAY] if self._journal_trouble is not None else []
         told += ["the broker is away"] if self._bus_trouble is not None else []
         return told or (["it is ending"] if self.is_ending else [])
 

@@ -46,6 +46,11 @@ class ServerAddress:
         query = dict(parse_qsl(urlsplit(self.url).query))
         return {option: Path(query[option]) for option in TLS_FILES if option in query}
 
+    @property
+    def has_several_hosts(self) -> bool:
+        """Whether one of several servers is meant, whichever serves."""
+        return "," in urlsplit(self.url).netloc.rpartition("@")[2]
+
     def __str__(self) -> str:
         return self.name
 

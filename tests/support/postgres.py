@@ -166,6 +166,20 @@ class PostgresNode:
             )
         )
 
+    def only_read(self, *, on: bool) -> None:
+        """Take no writes from anybody, or take them again, without a restart."""
+        self._set("default_transaction_read_only", "on" if on else "off")
+
+    def restart_as_standby(self) -> None:
+        """Restart as a server that only reads until it is promoted, as in a failover."""
+        self.stop()
+        (self._data / "standby.signal").touch()
+        self.start()
+
+    def promote(self) -> None:
+        """Take writes again."""
+        self.query("SELECT pg_promote()")
+
     def start(self) -> None:
         """Start the server, and wait until it takes connections."""
         settings = (
@@ -197,6 +211,10 @@ class PostgresNode:
         if self._leader is None or self._leader.poll() is not None:
             self.start()
         self.thaw()
+        if self.query("SELECT pg_is_in_recovery()") == ["t"]:
+            self.promote()
+        if self.query("SHOW default_transaction_read_only") == ["on"]:
+            self.only_read(on=False)
 
     def stop(self) -> None:
         """End the server as an operator would, and every connection with it."""

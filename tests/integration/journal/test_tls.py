@@ -94,6 +94,6 @@ async def test_a_server_without_tls(server: PostgresNode, database: str, pki: Pa
 async def test_files_that_are_none(
     server: PostgresNode, database: str, pki: Path, files: dict[str, str], words: str
 ) -> None:
-    named = {option: pki / name for option, name in files.items()}
-    said = await refusal(url_of(server, database, "require", **named))
+    named = "".join(f"&{option}={pki / name}" for option, name in files.items())
+    said = await refusal(f"{server.url(database)}?sslmode=require{named}")
     assert re.search(words, said)
