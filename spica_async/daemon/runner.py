@@ -37,9 +37,7 @@ from spica_async.journal import (
 )
 from spica_async.journal.opening import config_of
 from spica_async.journal.owner import is_dead
-from spica_async.plan.types import SweepPlan
 from spica_async.result_cache import ResultCache
-from spica_async.results import ResultsFolder
 from spica_async.running import Means, run_job
 from spica_async.sweep import StoppedAs
 from spica_async.traces.serve import TraceServer
@@ -338,7 +336,7 @@ class SweepRunner:
                 on_search=running.on_search,
             )
             try:
-                await run_job(job, means, running.stop, before_search=_nothing_more)
+                await run_job(job, means, running.stop)
             except BaseExceptionGroup as group:
                 cause = first_cause(group)
                 if isinstance(cause, SpicaError):
@@ -380,7 +378,3 @@ class SweepRunner:
 def is_left(row: SweepRow) -> bool:
     """Whether nobody runs a sweep, as far as we can tell."""
     return row.owner is None or row.lease_seconds <= 0 or is_dead(row.owner)
-
-
-async def _nothing_more(plan: SweepPlan, folder: ResultsFolder) -> None:
-    """The daemon's workers run already."""
