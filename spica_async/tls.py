@@ -62,7 +62,7 @@ def tls_refusal(error: BaseException, options: TlsOptions) -> str | None:
     cause = tls_error(error)
     if cause is None:
         return None
-    reason = cause.reason or ""
+    reason = _reason(cause)
     if isinstance(cause, ssl.SSLCertVerificationError):
         return _untrusted(cause, options)
     if reason in _NO_TLS:
@@ -75,7 +75,7 @@ def tls_refusal(error: BaseException, options: TlsOptions) -> str | None:
 
 def speaks_tls(error: ssl.SSLError) -> bool:
     """Whether a handshake that was tried for no more than that has met TLS."""
-    return isinstance(error, ssl.SSLCertVerificationError) or "ALERT" in (error.reason or "")
+    return isinstance(error, ssl.SSLCertVerificationError) or "ALERT" in _reason(error)
 
 
 def explained(error: ssl.SSLError) -> str:
@@ -84,13 +84,15 @@ def explained(error: ssl.SSLError) -> str:
 
 
 def _untrusted(error: ssl.SSLCertVerificationError, options: TlsOptions) -> str:
-    said = error.verify_message.rstrip(".")
-    if error.verify_code in _OTHER_NAME:
+    # As with the reason.
+    code = getattr(error, "verify_code", None)
+    said = str(getattr(error, "verify_message", error)).rstrip(".")
+    if code in _OTHER_NAME:
         return (
             f"its certificate is for another name: {said}; use a name that is in it"
             f" ({options.trust} says whom to trust, and does not change that)"
         )
-    if error.verify_code in {_EXPIRED, _NOT_YET_VALID}:
+    if code in {_EXPIRED, _NOT_YET_VALID}:
         return (
             f"its certificate, or one of those that vouch for it, is not valid now: {said}; renew"
             f" it, or look at this host's clock ({options.trust} does not change that)"
@@ -99,7 +101,12 @@ def _untrusted(error: ssl.SSLCertVerificationError, options: TlsOptions) -> str:
 
 
 def _said(error: ssl.SSLError) -> str:
-    return (error.reason or str(error) or type(error).__name__).lower().replace("_", " ")
+    return (_reason(error) or str(error) or type(error).__name__).lower().replace("_", " ")
+
+
+def _reason(error: ssl.SSLError) -> str:
+    # One that Python code has raised has none.
+    return getattr(error, "reason", None) or ""
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

@@ -216,10 +216,12 @@ class SweepRunner:
 
     async def _wait_for_news(self, *tasks: asyncio.Task[bool]) -> None:
         looking = asyncio.ensure_future(self._look.wait())
-        await asyncio.wait(
-            {looking, *tasks}, timeout=LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED
-        )
-        looking.cancel()
+        try:
+            await asyncio.wait(
+                {looking, *tasks}, timeout=LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED
+            )
+        finally:
+            looking.cancel()
 
     async def _look_around(self, group: asyncio.TaskGroup) -> None:
         self._look.clear()
