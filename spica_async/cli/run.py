@@ -136,6 +136,8 @@ def resume_sweep_command(sweep_id: str, options: RunOptions, *, as_json: bool) -
 
 def _run_job(job: Job, options: RunOptions, progress: ProgressConsole, *, as_json: bool) -> int:
     goal = job.inputs.config.goal
+    for line in options.broker.notes if options.broker is not None else ():
+        _noting(progress)(line)
     slots = _slots(options, parallel_evals=job.inputs.config.sweep.parallel_evals)
     try:
         with showing(goal, progress, fleet=options.broker is not None) as display:
