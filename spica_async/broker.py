@@ -20,6 +20,7 @@ from spica_async.bus.rabbitmq import RabbitBus
 from spica_async.bus.rabbitmq.state import OnState
 from spica_async.errors import BusAwayError, InputError, SpicaError
 from spica_async.traces.serve import TraceServer, address_towards
+from spica_async.traces.sources import DEFAULT_SCHEMES, is_chained, scheme_of
 
 if TYPE_CHECKING:
     from spica_async.bus.consumer_timeout import Management
@@ -49,14 +50,21 @@ class BrokerOptions:
     management: Management | None = None
 
     def __post_init__(self) -> None:
-        if self.trace_urls:
-            # With it come the libraries that download.
-            from workers.fetch import is_chained  # noqa: PLC0415 - heavy, seldom needed
         for url in self.trace_urls:
             if is_chained(url):
                 raise InputError("--trace-url: only a single URL is taken, without ::")
-            if "://" not in url:
+            if not scheme_of(url):
                 raise InputError(f"--trace-url: {url}: not a URL")
+
+    @property
+    def notes(self) -> list[str]:
+        """What is to be known of these options, each in a line."""
+        schemes = {scheme_of(url): None for url in self.trace_urls}
+        return [
+            f"--trace-url: workers fetch {scheme}:// only with {scheme} in their --trace-schemes"
+            for scheme in schemes
+            if scheme not in DEFAULT_SCHEMES
+        ]
 
     def limited(self, config: SmartSearchConfig) -> SmartSearchConfig:
         """The configuration with the hard limit for evaluations that had none.

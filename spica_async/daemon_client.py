@@ -30,6 +30,7 @@ from spica_async.daemon.http.address import DEFAULT_URL, URL_VARIABLE, is_loopba
 from spica_async.daemon.http.own_token import addresses_of, read_own_token
 from spica_async.daemon.http.tokens import TOKEN_VARIABLE, read_tokens
 from spica_async.errors import InputError, SpicaError
+from spica_async.tls import HTTPS, tls_refusal
 
 Verb = Literal["cancel", "pause", "resume"]
 ModelT = TypeVar("ModelT", bound=BaseModel)
@@ -149,6 +150,8 @@ class DaemonClient:
             timeout=_TIMEOUT,
             # A proxy does not know this machine by these names.
             trust_env=not is_loopback(httpx.URL(address.url).host),
+            # What the environment says of certificates holds for it all the same.
+            verify=httpx.create_ssl_context(),
         )
 
     def __enter__(self) -> Self:
@@ -309,6 +312,9 @@ class DaemonClient:
         try:
             yield
         except httpx.HTTPError as error:
+            refusal = tls_refusal(error, HTTPS)
+            if refusal is not None:
+                raise SpicaError(f"{self.address}: {refusal}") from None
             problem = "no daemon answers there"
             if isinstance(error, httpx.TimeoutException):
                 problem += " in time"

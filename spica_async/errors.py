@@ -3,6 +3,15 @@
 from __future__ import annotations
 
 import tempfile
+import traceback
+from typing import Final
+
+import structlog
+
+# Their errors have one message, and need no traceback.
+_OURS: Final = frozenset({"spica_async", "workers"})
+
+log = structlog.get_logger(__name__)
 
 
 class SpicaError(Exception):
@@ -34,8 +43,28 @@ def keep_traceback(text: str) -> str:
     return f"{last} (details in {file.name})"
 
 
+def causes(error: BaseException) -> list[BaseException]:
+    """The errors of a group of groups, in the order in which they were noticed."""
+    if not isinstance(error, BaseExceptionGroup):
+        return [error]
+    return [cause for one in error.exceptions for cause in causes(one)]
+
+
 def first_cause(error: BaseException) -> BaseException:
-    """The first error of a group of groups, which is what a person can act on."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
+    """The first error of a group of groups, which a person can act on; the others are logged."""
+    first, *others = causes(error)
+    known = {(type(first), str(first))}
+    for other in others:
+        if (type(other), str(other)) not in known:
+            known.add((type(other), str(other)))
+            log.warning("errors.another", error=_told(other), besides=_told(first, keep=False))
+    return first
+
+
+def _told(error: BaseException, *, keep: bool = True) -> str:
+    """One line on an error; the traceback of one that is not ours is kept if asked for."""
+    if type(error).__module__.partition(".")[0] in _OURS:
+        return str(error)
+    if keep:
+        return keep_traceback("".join(traceback.format_exception(error)))
+    return f"{type(error).__name__}: {error}"

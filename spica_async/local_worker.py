@@ -6,35 +6,57 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import structlog
+
 from spica_async.bus.port import Bus, BusError
-from spica_async.errors import SpicaError, first_cause
+from spica_async.errors import SpicaError, causes, first_cause
 from workers.process import ChildStartError
 from workers.program import WorkerOptions, run_worker
+
+log = structlog.get_logger(__name__)
 
 
 @asynccontextmanager
 async def local_worker(bus: Bus, worker: WorkerOptions) -> AsyncIterator[None]:
-    """A worker in this process that lives as long as the context.
+    """A worker in this process that lives as long as the context; its death cancels the body.
+
+    Whoever is to learn the cause must stand outside of this context, and nobody else may have been
+    entered within it and be left later: they would see the cancellation alone.
 
     Raises:
-        SpicaError: if its children cannot be started, or it has lost the bus.
+        SpicaError: its children cannot be started, or it has lost the bus.
     """
     stop = asyncio.Event()
+    own: Exception | None = None
     try:
         async with asyncio.TaskGroup() as group:
-            group.create_task(run_worker(bus, worker, stop))
+            group.create_task(_work(bus, worker, stop))
             try:
                 yield
+            except Exception as error:
+                own = error
+                raise
             finally:
                 stop.set()
     except BaseExceptionGroup as error:
-        if error.split((SpicaError, ChildStartError, BusError))[1] is not None:
-            raise
-        told = error.subgroup(SpicaError)
-        if told is not None:
-            # The sweep's own word, where both of them have lost the broker.
-            raise first_cause(told) from None
+        if own is None:
+            raise first_cause(error) from None
+        # The body's own word goes first, e.g. where both of them have lost the broker.
+        for other in causes(error):
+            if other not in causes(own):
+                log.warning("local_worker.failed", error=str(other))
+        raise own from None
+
+
+async def _work(bus: Bus, worker: WorkerOptions, stop: asyncio.Event) -> None:
+    try:
+        await run_worker(bus, worker, stop)
+    except Exception as error:
         cause = first_cause(error)
-        started = not isinstance(cause, ChildStartError)
-        what = "the worker in this process failed" if started else "no replay could be started"
-        raise SpicaError(f"{what}: {cause}; see {worker.children.log_folder}") from None
+        if isinstance(cause, ChildStartError):
+            what = "no replay could be started"
+        elif isinstance(cause, SpicaError | BusError):
+            what = "the worker in this process failed"
+        else:
+            raise
+        raise SpicaError(f"{what}: {cause}; see {worker.children.log_folder}") from error

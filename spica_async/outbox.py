@@ -32,18 +32,18 @@ log = structlog.get_logger(__name__)
 
 
 @asynccontextmanager
-async def telling_of(
+async def outbox_of(
     sweep_id: str, telling: SweepTelling, journal: Journal, bus: Bus
-) -> AsyncIterator[None]:
-    """Publish the events of one sweep of ours as they come, and what is left when it has ended.
+) -> AsyncIterator[Outbox]:
+    """Publish the events of one sweep of ours that are left when the context ends.
 
-    What cannot be published then stays in the journal for when the sweep is resumed.
+    Meanwhile the outbox publishes them as they come, while it is `running`. What cannot be
+    published then stays in the journal for when the sweep is resumed.
     """
     outbox = Outbox(journal, bus, lambda _: True, only=sweep_id)
     telling.on_news = outbox.wake
     try:
-        async with outbox.running():
-            yield
+        yield outbox
     except Exception:
         await outbox.publish_last()
         raise

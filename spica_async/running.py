@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    nullcontext,
+)
 from dataclasses import dataclass
 
 from schemas.results import SweepResult
@@ -16,7 +21,7 @@ from spica_async.engine.versions import engine_fingerprint, engine_versions
 from spica_async.evaluations import Share
 from spica_async.jobs import Job, check_same, planned_fact, unknown_model
 from spica_async.journal.past import MEMORY_BUS
-from spica_async.outbox import telling_of
+from spica_async.outbox import outbox_of
 from spica_async.plan.describe import plan_notes
 from spica_async.plan.types import SweepPlan
 from spica_async.result_cache import ResultCache
@@ -25,7 +30,8 @@ from spica_async.reuse import Reuse
 from spica_async.sweep import StoppedAs, Sweep
 from spica_async.traces.serve import TraceServer
 
-BeforeSearch = Callable[[SweepPlan, ResultsFolder], Awaitable[None]]
+Beside = Callable[[SweepPlan, ResultsFolder], AbstractAsyncContextManager[None]]
+"""What is there while a sweep is searched, e.g. a worker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +68,11 @@ class Means:
 
 
 async def run_job(
-    job: Job, means: Means, stop: asyncio.Event, *, before_search: BeforeSearch
+    job: Job,
+    means: Means,
+    stop: asyncio.Event,
+    *,
+    beside: Beside = lambda _plan, _folder: nullcontext(),
 ) -> SweepResult:
     """Plan a sweep and search until it ends or `stop` is set.
 
@@ -70,7 +80,7 @@ async def run_job(
         job: the sweep.
         means: what it is run with.
         stop: ends it in good order.
-        before_search: awaited when all is planned, unless the sweep has ended already.
+        beside: open while the sweep is searched; what goes wrong with it ends the sweep.
 
     Raises:
         SpicaError: it could not be run; an `InputError` if that is the input's fault.
@@ -105,10 +115,12 @@ async def run_job(
                 means.display.note(doubt)
             planning_seconds += past.planned.planning_seconds
         opened = await job.after_planning(stack)
+        publishing: AbstractAsyncContextManager[None] = nullcontext()
         if means.tells_events:
-            await stack.enter_async_context(
-                telling_of(job.sweep_id, opened.telling, opened.journal, means.bus)
+            outbox = await stack.enter_async_context(
+                outbox_of(job.sweep_id, opened.telling, opened.journal, means.bus)
             )
+            publishing = outbox.running()
         opened.folder.write_plan(plan)
         if past.planned is None:
             planned = planned_fact(
@@ -147,6 +159,14 @@ async def run_job(
         )
         if past.ended is not None:
             return await sweep.ended(past.ended)
-        await before_search(plan, opened.folder)
+        others = _both(publishing, beside(plan, opened.folder))
         spent = past.elapsed_seconds + time() - began
-        return await sweep.run(means.bus, stop, spent_seconds=spent)
+        return await sweep.run(means.bus, stop, beside=others, spent_seconds=spent)
+
+
+@asynccontextmanager
+async def _both(
+    one: AbstractAsyncContextManager[None], other: AbstractAsyncContextManager[None]
+) -> AsyncIterator[None]:
+    async with one, other:
+        yield

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol
 
@@ -16,7 +16,7 @@ from schemas.messages import TraceLoad
 from schemas.results import CandidateRecord, RankedCandidate, SweepResult, SweepTimings
 from spica_async.branch_course import BranchCourse
 from spica_async.bus.port import Bus, BusError, BusUnavailableError
-from spica_async.errors import BusAwayError, SpicaError, first_cause
+from spica_async.errors import BusAwayError, SpicaError, causes, first_cause
 from spica_async.evaluations import Discarded, Earlier, Evaluations, Share
 from spica_async.fleet import FleetView
 from spica_async.garbage import not_collected
@@ -133,7 +133,12 @@ class Sweep:
         return search
 
     async def run(
-        self, bus: Bus, stop: asyncio.Event, *, spent_seconds: float = 0.0
+        self,
+        bus: Bus,
+        stop: asyncio.Event,
+        *,
+        beside: AbstractAsyncContextManager[None] | None = None,
+        spent_seconds: float = 0.0,
     ) -> SweepResult:
         """Search until every branch has ended, `stop` is set or `max_seconds` are up.
 
@@ -144,6 +149,8 @@ class Sweep:
         Args:
             bus: that workers listen to.
             stop: ends it.
+            beside: is open while it is searched. What it raises has ended the sweep, too, so that
+                the journal has the cause, and not only that the search was cancelled.
             spent_seconds: that the sweep has run for until now, the planning included.
 
         Raises:
@@ -151,7 +158,7 @@ class Sweep:
             SpicaError: if the bus or the journal failed, or the results cannot be written.
         """
         try:
-            return await self._run(bus, stop, spent_seconds)
+            return await self._run(bus, stop, beside or nullcontext(), spent_seconds)
         except* (BusError, SpicaError) as failures:
             failure = first_cause(failures)
         if isinstance(failure, SpicaError):
@@ -159,7 +166,13 @@ class Sweep:
         kind = BusAwayError if isinstance(failure, BusUnavailableError) else SpicaError
         raise kind(f"{failure}; what was found, if anything, is in {self.folder.path}") from failure
 
-    async def _run(self, bus: Bus, stop: asyncio.Event, spent_seconds: float) -> SweepResult:
+    async def _run(
+        self,
+        bus: Bus,
+        stop: asyncio.Event,
+        beside: AbstractAsyncContextManager[None],
+        spent_seconds: float,
+    ) -> SweepResult:
         time = asyncio.get_running_loop().time
         began = time()
 
@@ -187,6 +200,7 @@ class Sweep:
                 earlier=Earlier(run, search.requested, search.measured),
                 share=self.share,
             ),
+            beside,
         )
 
     def _on_fleet(self, search: Search, recorder: _Recorder) -> Callable[[FleetView], None]:
@@ -348,12 +362,15 @@ class _Run:
         self._is_ending = False
 
     async def conduct(
-        self, started: Started, opening: AbstractAsyncContextManager[Evaluations]
+        self,
+        started: Started,
+        opening: AbstractAsyncContextManager[Evaluations],
+        beside: AbstractAsyncContextManager[None],
     ) -> SweepResult:
         """Search until it ends or is told to; however that is, it is written down."""
         try:
             await self._sweep.log.record(started, lambda: None, status="running")
-            async with opening as evaluations:
+            async with beside, opening as evaluations:
                 self._evaluations = evaluations
                 # Unless it is written that we have left, whoever goes on with the sweep takes over
                 # what is under way, or has done so already.
@@ -373,7 +390,7 @@ class _Run:
         except Exception as error:
             # Only out here it shows what has broken off the search.
             if not self._is_ending:
-                await self._end("interrupted", first_cause(error))
+                await self._end("interrupted", causes(error)[0])
             raise
 
     async def _end_at_once(self, failure: BaseException | None = None) -> None:
@@ -412,7 +429,7 @@ class _Run:
         waits = self._sweep.waits_for_bus and isinstance(failure, BusUnavailableError)
         failed = failure is not None and not waits
         status = "queued" if waits else "failed" if failed else self._sweep.stopped_as()
-        why = result.reason if failure is None else str(failure) or "it broke off"
+        why = result.reason if failure is None else _why(failure)
         stopped = Stopped(
             at=at,
             reason=why,
@@ -454,6 +471,15 @@ class _Run:
             log.info("coordinator.grace_ended", seconds=self._sweep.grace_seconds)
         except BusError as error:
             log.warning("coordinator.cancelled_unheard", error=str(error))
+
+
+def _why(failure: BaseException) -> str:
+    """What others are told of the end of a sweep that something has broken off."""
+    if isinstance(failure, asyncio.CancelledError):
+        return "it broke off"
+    if isinstance(failure, SpicaError | BusError):
+        return str(failure)
+    return f"unexpected {type(failure).__name__}: {failure}"
 
 
 class _Recorder:

@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from support.broker import BrokerNode, VirtualHost
 from support.broker import why_missing as why_broker_missing
+from support.pki import make_pki
+from support.pki import why_missing as why_pki_missing
 from support.postgres import PostgresNode
 from support.postgres import why_missing as why_postgres_missing
 
@@ -59,6 +61,13 @@ def postgres(_postgres_node: PostgresNode) -> PostgresNode:
     """A running server to stop, kill and freeze, whatever the test before did to it."""
     _postgres_node.recover()
     return _postgres_node
+
+
+@pytest.fixture(scope="session")
+def pki(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with keys and certificates: see `make_pki`."""
+    _need(why_pki_missing())
+    return make_pki(tmp_path_factory.mktemp("pki"))
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from spica_async.bus.limits import DEFAULT_HARD_LIMIT_SECONDS
 from spica_async.cli import EXIT_BAD_INPUT, EXIT_FAULT
 from spica_async.cli.options import Bus, Ca, Cert, HardLimitSeconds, Key
 from spica_async.errors import InputError, SpicaError, keep_traceback
+from spica_async.traces.sources import DEFAULT_SCHEMES, read_schemes
 from workers.logs import log_to_stderr
 from workers.program import DEFAULT_DRAIN_SECONDS, WorkerOptions, checked_slots, run_program
 from workers.settings import ChildSettings
@@ -64,6 +65,15 @@ def work(
     trace_cache_mib: Annotated[
         int, typer.Option(min=1, help="the most that the folder may hold", metavar="MIB")
     ] = DEFAULT_MAX_BYTES // 2**20,
+    trace_schemes: Annotated[
+        str,
+        typer.Option(
+            help="of the addresses that a trace is fetched from when a request names them,"
+            " redirects included; with `file` whoever sends requests may have this host's files"
+            " read",
+            metavar="SCHEME,...",
+        ),
+    ] = ",".join(DEFAULT_SCHEMES),
     ca: Ca = None,
     cert: Cert = None,
     key: Key = None,
@@ -84,7 +94,11 @@ def work(
         heartbeat_seconds=heartbeat_seconds,
         hard_limit_seconds=hard_limit_seconds,
         children=ChildSettings(log_folder=_made_folder(log_folder)),
-        traces=TraceCache.open(trace_cache, max_bytes=trace_cache_mib * 2**20),
+        traces=TraceCache.open(
+            trace_cache,
+            max_bytes=trace_cache_mib * 2**20,
+            schemes=read_schemes(trace_schemes),
+        ),
     )
     log_to_stderr(as_json=json_logs)
     raise typer.Exit(run_program(address, options))

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Collection
 from contextlib import aclosing
 from http import HTTPStatus
 from typing import IO, Final
-from urllib.parse import urlsplit
+from urllib.parse import urljoin, urlsplit
 
 import aiohttp
 import fsspec  # type: ignore[import-untyped]  # no types are published for it
@@ -26,6 +26,8 @@ from tenacity import (
 )
 
 from schemas.messages import TraceLoad, TraceSource
+from spica_async.tls import HTTPS, tls_refusal
+from spica_async.traces.sources import is_chained, refused, scheme_of
 
 _ATTEMPTS: Final = 4
 _LONGEST_PAUSE_SECONDS: Final = 10.0
@@ -35,6 +37,7 @@ _CONNECT_SECONDS: Final = 10.0
 _SILENCE_SECONDS: Final = 30.0
 # Answers that say "not now"; any other that is not a success stays as it is.
 _PASSING: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
+_HTTP: Final = frozenset({"http", "https"})
 _SHOWN_DIGITS: Final = 12
 
 log = structlog.get_logger(__name__)
@@ -52,11 +55,17 @@ class _PassingError(SourceError):
 
 
 async def fetch(
-    load: TraceLoad, source: TraceSource, draft: IO[bytes], *, pause_seconds: float
+    load: TraceLoad,
+    source: TraceSource,
+    draft: IO[bytes],
+    *,
+    schemes: Collection[str],
+    pause_seconds: float,
 ) -> None:
     """Fill `draft`, an unbuffered file, with the trace, in several attempts if need be.
 
-    The pauses between attempts begin at `pause_seconds` and double.
+    Only `schemes` are fetched, redirects included. The pauses between attempts begin at
+    `pause_seconds` and double.
 
     Raises:
         SourceError: the source cannot be reached, or what it has is not this trace.
@@ -76,15 +85,7 @@ async def fetch(
         before_sleep=tell,
         reraise=True,
     )
-    await attempts(_copy, load, source, draft)
-
-
-def is_chained(url: str) -> bool:
-    """Whether fsspec would take it for several URLs, as in `simplecache::s3://bucket/key`.
-
-    Such a one is not taken, because each of its parts may have secrets in places of its own.
-    """
-    return "::" in url and not url.lower().startswith(("http://", "https://"))
+    await attempts(_copy, load, source, draft, schemes)
 
 
 def shown(url: str) -> str:
@@ -99,7 +100,9 @@ def shown(url: str) -> str:
     return f"{parts.scheme}://{host}{parts.path}" if parts.scheme else parts.path
 
 
-async def _copy(load: TraceLoad, source: TraceSource, draft: IO[bytes]) -> None:
+async def _copy(
+    load: TraceLoad, source: TraceSource, draft: IO[bytes], schemes: Collection[str]
+) -> None:
     draft.seek(0)
     draft.truncate()
     digest = hashlib.sha256()
@@ -111,7 +114,7 @@ async def _copy(load: TraceLoad, source: TraceSource, draft: IO[bytes]) -> None:
         while rest:  # An unbuffered file may take a part only.
             rest = rest[draft.write(rest) :]
 
-    async with aclosing(_blocks(load, source)) as blocks:
+    async with aclosing(_blocks(load, source, schemes)) as blocks:
         async for block in blocks:
             received += len(block)
             if received > load.size_bytes:
@@ -124,16 +127,23 @@ async def _copy(load: TraceLoad, source: TraceSource, draft: IO[bytes]) -> None:
         raise SourceError(source, f"has SHA-256 {found}..., the trace has {wanted}...")
 
 
-def _blocks(load: TraceLoad, source: TraceSource) -> AsyncGenerator[bytes, None]:
+def _blocks(
+    load: TraceLoad, source: TraceSource, schemes: Collection[str]
+) -> AsyncGenerator[bytes, None]:
     if is_chained(source.url):
         raise SourceError(source, "only a single URL is taken, without ::")
-    scheme = source.url.partition(":")[0].lower()
-    if scheme in {"http", "https"}:
-        return _http_blocks(load, source)
+    scheme = scheme_of(source.url)
+    problem = refused(scheme, schemes)
+    if problem is not None:
+        raise SourceError(source, problem)
+    if scheme in _HTTP:
+        return _http_blocks(load, source, schemes)
     return _fsspec_blocks(source)
 
 
-async def _http_blocks(load: TraceLoad, source: TraceSource) -> AsyncGenerator[bytes, None]:
+async def _http_blocks(
+    load: TraceLoad, source: TraceSource, schemes: Collection[str]
+) -> AsyncGenerator[bytes, None]:
     # The digest is of what lies in the file, so no encoding on the way.
     headers = {"Accept-Encoding": "identity"}
     if source.token is not None:
@@ -143,7 +153,11 @@ async def _http_blocks(load: TraceLoad, source: TraceSource) -> AsyncGenerator[b
     )
     try:
         async with (
-            aiohttp.ClientSession(timeout=timeout, read_bufsize=_BLOCK_BYTES) as session,
+            aiohttp.ClientSession(
+                timeout=timeout,
+                read_bufsize=_BLOCK_BYTES,
+                trace_configs=[_looking_at_redirects(source, schemes)],
+            ) as session,
             # Redirected to another origin, it leaves the token behind.
             session.get(source.url, headers=headers) as response,
         ):
@@ -163,6 +177,23 @@ async def _http_blocks(load: TraceLoad, source: TraceSource) -> AsyncGenerator[b
         ) from error
     except (aiohttp.ClientError, TimeoutError) as error:
         raise _PassingError(source, _problem(source, error)) from error
+
+
+def _looking_at_redirects(source: TraceSource, schemes: Collection[str]) -> aiohttp.TraceConfig:
+    """Refuses to be led to what would not be fetched if it were named, before it is asked for."""
+
+    async def look(_: object, __: object, asked: aiohttp.TraceRequestRedirectParams) -> None:
+        location = asked.response.headers.get("Location") or asked.response.headers.get("URI", "")
+        scheme = urlsplit(urljoin(str(asked.response.url), location)).scheme
+        if scheme not in _HTTP:
+            raise SourceError(source, f"it redirects to {scheme}://")
+        problem = refused(scheme, schemes)
+        if problem is not None:
+            raise SourceError(source, f"it redirects, and {problem}")
+
+    config = aiohttp.TraceConfig()
+    config.on_request_redirect.append(look)
+    return config
 
 
 def _check_answer(load: TraceLoad, source: TraceSource, response: aiohttp.ClientResponse) -> None:
@@ -195,10 +226,14 @@ async def _fsspec_blocks(source: TraceSource) -> AsyncGenerator[bytes, None]:
         raise SourceError(source, _problem(source, error)) from error
     except Exception as error:
         # Each storage has errors of its own, most of them of the network.
-        raise _PassingError(source, _problem(source, error)) from error
+        kind = SourceError if tls_refusal(error, HTTPS) else _PassingError
+        raise kind(source, _problem(source, error)) from error
 
 
 def _problem(source: TraceSource, error: BaseException) -> str:
     """What the error says, in one line, without what is secret in the URL."""
+    refusal = tls_refusal(error, HTTPS)
+    if refusal is not None:
+        return refusal
     text = " ".join(str(error).split()).replace(source.url, shown(source.url))
     return text or type(error).__name__

@@ -6,7 +6,7 @@ import asyncio
 import os
 import stat
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +19,7 @@ import structlog
 from schemas.messages import TraceLoad
 from spica_async.bus.limits import DEFAULT_FETCH_SECONDS
 from spica_async.errors import InputError
+from spica_async.traces.sources import DEFAULT_SCHEMES
 from workers.cached_files import (
     DRAFT_SUFFIX,
     Identity,
@@ -61,9 +62,16 @@ class TraceCache:
     """Gives traces as local files; made with `open`."""
 
     def __init__(
-        self, folder: Path, *, max_bytes: int, fetch_seconds: float, pause_seconds: float
+        self,
+        folder: Path,
+        *,
+        max_bytes: int,
+        fetch_seconds: float,
+        pause_seconds: float,
+        schemes: Collection[str],
     ) -> None:
         self.folder = folder
+        self.schemes = schemes
         self._max_bytes = max_bytes
         self._fetch_seconds = fetch_seconds
         self._pause_seconds = pause_seconds
@@ -78,6 +86,7 @@ class TraceCache:
         max_bytes: int = DEFAULT_MAX_BYTES,
         fetch_seconds: float = DEFAULT_FETCH_SECONDS,
         pause_seconds: float = 0.5,
+        schemes: Collection[str] = DEFAULT_SCHEMES,
     ) -> TraceCache:
         """The cache in `folder`, which is made if need be and rid of abandoned downloads.
 
@@ -86,6 +95,7 @@ class TraceCache:
             max_bytes: of all traces in it; only those in use may exceed it.
             fetch_seconds: the most that it may take until a trace is there.
             pause_seconds: before the second attempt at a source; doubles with each.
+            schemes: of the sources that are asked at all.
 
         Raises:
             InputError: the folder cannot be used.
@@ -98,7 +108,11 @@ class TraceCache:
         except OSError as error:
             raise InputError(f"--trace-cache: {folder}: {_reason(error)}") from error
         return cls(
-            folder, max_bytes=max_bytes, fetch_seconds=fetch_seconds, pause_seconds=pause_seconds
+            folder,
+            max_bytes=max_bytes,
+            fetch_seconds=fetch_seconds,
+            pause_seconds=pause_seconds,
+            schemes=schemes,
         )
 
     @asynccontextmanager
@@ -197,7 +211,13 @@ class TraceCache:
                 dir=self.folder, prefix=_short(load) + "-", suffix=DRAFT_SUFFIX, buffering=0
             ) as draft:
                 try:
-                    await fetch(load, source, draft, pause_seconds=self._pause_seconds)
+                    await fetch(
+                        load,
+                        source,
+                        draft,
+                        schemes=self.schemes,
+                        pause_seconds=self._pause_seconds,
+                    )
                 except SourceError as error:
                     log.warning("worker.trace_source_failed", problem=str(error))
                     problems.append(str(error))

@@ -16,6 +16,7 @@ from yarl import URL
 from spica_async.bus.address import BrokerAddress
 from spica_async.bus.limits import HOLD_MARGIN_SECONDS
 from spica_async.errors import InputError, SpicaError
+from spica_async.tls import HTTPS, tls_refusal
 
 URL_VARIABLE: Final = "SPICA_BUS_MANAGEMENT"
 
@@ -103,7 +104,7 @@ async def _look_up(
             facts = await response.json()
     except (aiohttp.ClientError, TimeoutError, ValueError) as error:
         status = f"HTTP {error.status}" if isinstance(error, aiohttp.ClientResponseError) else ""
-        why = status or str(error) or "no answer"
+        why = status or tls_refusal(error, HTTPS) or str(error) or "no answer"
         raise SpicaError(f"management API {base}: queue {queue}: {why}") from None
     return _read(queue, facts)
 

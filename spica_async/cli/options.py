@@ -119,8 +119,8 @@ TraceUrls = Annotated[
     list[str] | None,
     typer.Option(
         "--trace-url",
-        help="where workers may fetch the trace before they ask this coordinator: http, https or"
-        " what fsspec opens, e.g. s3; no chain with ::; may be repeated",
+        help="where workers may fetch the trace before they ask this coordinator: http, https,"
+        " s3, gs, or what else their --trace-schemes allow; no chain with ::; may be repeated",
         metavar="URL",
     ),
 ]

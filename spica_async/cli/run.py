@@ -8,7 +8,12 @@ import shlex
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    nullcontext,
+)
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -131,6 +136,8 @@ def resume_sweep_command(sweep_id: str, options: RunOptions, *, as_json: bool) -
 
 def _run_job(job: Job, options: RunOptions, progress: ProgressConsole, *, as_json: bool) -> int:
     goal = job.inputs.config.goal
+    for line in options.broker.notes if options.broker is not None else ():
+        _noting(progress)(line)
     slots = _slots(options, parallel_evals=job.inputs.config.sweep.parallel_evals)
     try:
         with showing(goal, progress, fleet=options.broker is not None) as display:
@@ -213,13 +220,12 @@ async def _run(job: Job, options: RunOptions, slots: int, display: Display) -> S
             _coordinators_bus(options.broker, job.sweep_id, display)
         )
 
-        async def before_search(plan: SweepPlan, folder: ResultsFolder) -> None:
+        def beside(plan: SweepPlan, folder: ResultsFolder) -> AbstractAsyncContextManager[None]:
             log_to_file(folder.logs / "coordinator.log")
-            if slots:
-                display.planning(f"starting {slots} replay slots")
-                worker = _worker(options, slots, plan, folder)
-                workers_bus = await stack.enter_async_context(_workers_bus(options.broker, bus))
-                await stack.enter_async_context(local_worker(workers_bus, worker))
+            if not slots:
+                return nullcontext()
+            display.planning(f"starting {slots} replay slots")
+            return _working(options.broker, bus, _worker(options, slots, plan, folder))
 
         def on_search() -> None:
             interrupts.can_stop = True
@@ -235,7 +241,7 @@ async def _run(job: Job, options: RunOptions, slots: int, display: Display) -> S
             tells_events=options.broker is not None,
             on_search=on_search,
         )
-        return await run_job(job, means, interrupts.stop, before_search=before_search)
+        return await run_job(job, means, interrupts.stop, beside=beside)
 
 
 def _worker(
@@ -271,6 +277,14 @@ async def _coordinators_bus(
         on_state=display.bus,
     ) as bus:
         yield bus
+
+
+@asynccontextmanager
+async def _working(
+    broker: BrokerOptions | None, coordinators: Bus, worker: WorkerOptions
+) -> AsyncIterator[None]:
+    async with _workers_bus(broker, coordinators) as bus, local_worker(bus, worker):
+        yield
 
 
 @asynccontextmanager

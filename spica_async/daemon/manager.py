@@ -27,6 +27,7 @@ from spica_async.daemon.port import (
 )
 from spica_async.daemon.resting import let_rest, queue_again
 from spica_async.daemon.runner import (
+    JOURNAL_AWAY,
     LOOK_SECONDS,
     UNFINISHED,
     WISHED,
@@ -42,6 +43,7 @@ from spica_async.daemon.stored import (
     state_of,
     summary_of,
 )
+from spica_async.daemon.write_probe import WriteProbe
 from spica_async.errors import InputError
 from spica_async.journal import (
     Journal,
@@ -95,10 +97,12 @@ class SweepManager:
         self._submitting = asyncio.Lock()
         self.on_news: Callable[[], None] = lambda: None
         self.runner = SweepRunner(journal, bus, cache, settings, self._tell_news)
+        self._write_probe = WriteProbe(journal)
 
     async def run(self, stop: asyncio.Event) -> None:
         """See `SweepRunner.run`."""
-        await self.runner.run(stop)
+        async with self._write_probe.running():
+            await self.runner.run(stop)
 
     def runs(self, sweep_id: str) -> bool:
         """Whether this daemon runs a sweep."""
@@ -254,7 +258,10 @@ class SweepManager:
 
     async def troubles(self) -> Sequence[str]:
         """See `Control.troubles`."""
-        return self.runner.troubles
+        troubles = self.runner.troubles
+        if JOURNAL_AWAY not in troubles and not await self._write_probe.can_write():
+            return ["the journal cannot be written", *troubles]
+        return troubles
 
     async def _events_of(
         self, sweep_id: str, after: int

@@ -107,6 +107,8 @@ def run_daemon(options: DaemonOptions, say: Say) -> int:
 
 async def _run(options: DaemonOptions, interrupts: Interrupts, say: Say) -> None:
     interrupts.listen(signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    for line in options.broker.notes if options.broker is not None else ():
+        say(line)
     async with AsyncExitStack() as stack:
         journal = await stack.enter_async_context(opened(options.journal))
         states = _States()

@@ -37,9 +37,7 @@ from spica_async.journal import (
 )
 from spica_async.journal.opening import config_of
 from spica_async.journal.owner import is_dead
-from spica_async.plan.types import SweepPlan
 from spica_async.result_cache import ResultCache
-from spica_async.results import ResultsFolder
 from spica_async.running import Means, run_job
 from spica_async.sweep import StoppedAs
 from spica_async.traces.serve import TraceServer
@@ -47,6 +45,7 @@ from spica_async.traces.serve import TraceServer
 LOOK_SECONDS: Final = 1.0
 """Between one look at the journal and the next; others may have written to it."""
 
+JOURNAL_AWAY: Final = "the journal is away"
 UNFINISHED: Final = ("queued", "running")
 WISHED: Final[dict[str, StoppedAs]] = {"pause": "paused", "cancel": "cancelled"}
 """What a sweep is once a wish is granted."""
@@ -199,7 +198,7 @@ class SweepRunner:
     @property
     def troubles(self) -> list[str]:
         """What keeps sweeps from being begun. Anybody may ask, so the details are in the log."""
-        told = ["the journal is away"] if self._journal_trouble is not None else []
+        told = [JOURNAL_AWAY] if self._journal_trouble is not None else []
         told += ["the broker is away"] if self._bus_trouble is not None else []
         return told or (["it is ending"] if self.is_ending else [])
 
@@ -217,10 +216,12 @@ class SweepRunner:
 
     async def _wait_for_news(self, *tasks: asyncio.Task[bool]) -> None:
         looking = asyncio.ensure_future(self._look.wait())
-        await asyncio.wait(
-            {looking, *tasks}, timeout=LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED
-        )
-        looking.cancel()
+        try:
+            await asyncio.wait(
+                {looking, *tasks}, timeout=LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED
+            )
+        finally:
+            looking.cancel()
 
     async def _look_around(self, group: asyncio.TaskGroup) -> None:
         self._look.clear()
@@ -339,7 +340,7 @@ class SweepRunner:
                 on_search=running.on_search,
             )
             try:
-                await run_job(job, means, running.stop, before_search=_nothing_more)
+                await run_job(job, means, running.stop)
             except BaseExceptionGroup as group:
                 cause = first_cause(group)
                 if isinstance(cause, SpicaError):
@@ -381,7 +382,3 @@ class SweepRunner:
 def is_left(row: SweepRow) -> bool:
     """Whether nobody runs a sweep, as far as we can tell."""
     return row.owner is None or row.lease_seconds <= 0 or is_dead(row.owner)
-
-
-async def _nothing_more(plan: SweepPlan, folder: ResultsFolder) -> None:
-    """The daemon's workers run already."""

@@ -365,7 +365,10 @@ class Evaluations:
         if result.sweep_id != waiting.sweep_id:
             return Discarded.OTHER_SWEEP
         if waiting.result.done():
-            await waiting.kept.wait()
+            if waiting.result.result() is not None:
+                await waiting.kept.wait()
+            # Of one that is given up nothing is ever kept, and who waits for that takes nothing
+            # else meanwhile.
             return Discarded.LATE
         waiting.result.set_result(result)
         await waiting.kept.wait()

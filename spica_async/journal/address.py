@@ -7,12 +7,14 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
-from urllib.parse import quote, unquote_to_bytes, urlsplit
+from urllib.parse import parse_qsl, quote, unquote_to_bytes, urlsplit
 
 from spica_async.errors import InputError
 
 _SQLITE: Final = "sqlite:///"
 _POSTGRES: Final = ("postgresql://", "postgres://")
+TLS_FILES: Final = ("sslrootcert", "sslcert", "sslkey")
+"""What names a file in the query of a server's URL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,17 @@ class ServerAddress:
 
     url: str
     name: str
+
+    @property
+    def files(self) -> dict[str, Path]:
+        """The files that the URL names, by `TLS_FILES`."""
+        query = dict(parse_qsl(urlsplit(self.url).query))
+        return {option: Path(query[option]) for option in TLS_FILES if option in query}
+
+    @property
+    def has_several_hosts(self) -> bool:
+        """Whether one of several servers is meant, whichever serves."""
+        return "," in urlsplit(self.url).netloc.rpartition("@")[2]
 
     def __str__(self) -> str:
         return self.name

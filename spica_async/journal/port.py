@@ -264,6 +264,13 @@ class Journal(Protocol):
     JournalDamagedError, and can be called again after any of them.
     """
 
+    async def check_writable(self) -> None:
+        """Write what changes nothing.
+
+        Raises:
+            JournalError: if nothing can be written.
+        """
+
     async def create(self, sweep: NewSweep, lease: Lease | None = None) -> None:
         """Take in a sweep: `running` and held by the lease's owner, else `queued` and nobody's.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import ssl
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
@@ -12,7 +14,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from spica_async.errors import InputError
-from spica_async.journal.address import ServerAddress
+from spica_async.journal.address import TLS_FILES, ServerAddress
 from spica_async.journal.database import ResultT
 from spica_async.journal.port import (
     JournalBusyError,
@@ -21,6 +23,7 @@ from spica_async.journal.port import (
     JournalFullError,
     JournalUnavailableError,
 )
+from spica_async.tls import TlsOptions, explained, tls_refusal
 
 _CONNECT_SECONDS: Final = 10.0
 _WRITERS: Final = 4
@@ -34,17 +37,30 @@ _SILENT_SECONDS: Final = 30
 # Whoever changes the tables has the lock of this number, which stands for nothing else.
 _TABLES_LOCK: Final = 0x5350_4943_41
 
-# By the beginning of an SQLSTATE.
+_TLS_OPTIONS: Final = TlsOptions(
+    "sslrootcert in the URL", "sslmode=disable in the URL", "sslcert and sslkey in the URL"
+)
+# Where OpenSSL has trouble with a file, before anything is sent.
+_OF_FILES: Final = frozenset({"PEM", "X509"})
+_NO_PEM: Final = "[SSL] PEM lib"
+
+_READ_ONLY: Final = "25006"
+
+# By the beginning of an SQLSTATE; the first one counts. Whatever is not named stays as it is
+# however often it is tried: a missing table or right, a wrong password, a statement that is none.
 _KINDS: Final[Sequence[tuple[str, type[JournalError]]]] = (
     ("08", JournalUnavailableError),  # The connection.
-    ("25P03", JournalUnavailableError),  # We were silent for too long in a transaction.
-    ("57P", JournalUnavailableError),  # The server ends, starts, or has ended the connection.
+    (_READ_ONLY, JournalUnavailableError),  # A standby that is yet to be promoted.
+    ("25P03", JournalUnavailableError),  # We were silent for too long in a transaction,
+    ("25P04", JournalUnavailableError),  # or took too long over it.
+    ("40", JournalBusyError),  # A deadlock, or what would not be as if one after the other.
     ("53100", JournalFullError),
     ("53", JournalUnavailableError),  # Memory, connections.
+    ("55006", JournalBusyError),  # Others use it, e.g. the database while it is copied.
     ("55P03", JournalBusyError),  # A lock was not to be had in time.
     ("57014", JournalBusyError),  # A statement was cancelled.
-    ("40", JournalBusyError),  # A deadlock, or what would not be as if one after the other.
-    ("58030", JournalUnavailableError),  # The server's disk.
+    ("57P", JournalUnavailableError),  # The server ends, starts, or has ended the connection.
+    ("58", JournalUnavailableError),  # The server's disk, or another part of its system.
     ("XX001", JournalDamagedError),
     ("XX002", JournalDamagedError),
 )
@@ -58,17 +74,26 @@ class PostgresDatabase:
 
     def __init__(self, address: ServerAddress, busy_seconds: float) -> None:
         self.name = str(address)
+        self._files = address.files
 
         async def connect(answer_seconds: float | None) -> Any:
             try:
                 connection = await asyncpg.connect(
                     address.url,
                     timeout=_CONNECT_SECONDS,
+                    target_session_attrs=_wanted(address),
                     # So that a server which is there and does not answer is noticed.
                     command_timeout=answer_seconds,
                 )
             except asyncpg.ClientConfigurationError as error:
                 raise InputError(f"journal {self.name}: {error}") from error
+            except ssl.SSLError as error:
+                if error.library not in _OF_FILES and _NO_PEM not in str(error):
+                    raise
+                raise InputError(
+                    f"journal {self.name}: {' or '.join(TLS_FILES)} in the URL: not in PEM"
+                    f" format, or they do not go together ({explained(error)})"
+                ) from error
             except (ValueError, OverflowError):
                 # What the driver says of it may quote any part of it.
                 raise InputError(f"journal {self.name}: this URL cannot be used") from None
@@ -97,8 +122,15 @@ class PostgresDatabase:
 
     async def write(self, work: Callable[[Connection], ResultT]) -> ResultT:
         """See `Database.write`."""
-        async with self._writing.begin() as connection:
-            return await connection.run_sync(work)
+        try:
+            async with self._writing.begin() as connection:
+                return await connection.run_sync(work)
+        except DBAPIError as error:
+            if getattr(error.orig, "sqlstate", None) == _READ_ONLY:
+                # By now another server may have the address, and a connection that is kept would
+                # stay with this one.
+                await self._writing.dispose()
+            raise
 
     async def change_tables(self, work: Callable[[Connection], ResultT]) -> ResultT:
         """See `Database.change_tables`."""
@@ -116,6 +148,13 @@ class PostgresDatabase:
 
     def prepare(self) -> None:
         """See `Database.prepare`; making a database is the server's business."""
+        for option, path in self._files.items():
+            try:
+                path.open("rb").close()
+            except OSError as error:
+                raise InputError(
+                    f"journal {self.name}: {option} in the URL: {path}: {error.strerror}"
+                ) from error
 
     def check(self) -> None:
         """See `Database.check`; the server does."""
@@ -134,18 +173,39 @@ class PostgresDatabase:
         if isinstance(error, DBAPIError) and isinstance(error.orig, Exception):
             wrapped = error.orig
             cause = wrapped.__cause__ if isinstance(wrapped.__cause__, Exception) else wrapped
-        if isinstance(cause, TimeoutError):
-            return JournalUnavailableError(f"journal {self.name}: the server does not answer")
-        if isinstance(cause, OSError | asyncpg.InterfaceError):
-            return JournalUnavailableError(f"journal {self.name}: {cause}")
-        state = getattr(cause, "sqlstate", None)
-        if isinstance(state, str):
-            kinds = (kind for prefix, kind in _KINDS if state.startswith(prefix))
-            return next(kinds, JournalError)(f"journal {self.name}: {cause}")
-        if isinstance(error, DBAPIError):
+        meaning = _meaning(cause)
+        if meaning is None and isinstance(error, DBAPIError):
             kind = JournalUnavailableError if error.connection_invalidated else JournalError
-            return kind(f"journal {self.name}: {cause}")
-        return None
+            meaning = kind, str(cause)
+        if meaning is None:
+            return None
+        kind, text = meaning
+        return kind(f"journal {self.name}: {text}")
+
+
+def _meaning(cause: Exception) -> tuple[type[JournalError], str] | None:
+    """What kind of error one of the driver's is, and what to say of it."""
+    if isinstance(cause, TimeoutError):
+        return JournalUnavailableError, "the server does not answer"
+    if isinstance(cause, ssl.SSLError):
+        return JournalUnavailableError, tls_refusal(cause, _TLS_OPTIONS) or explained(cause)
+    if isinstance(cause, asyncpg.TargetServerAttributeNotMatched):
+        return JournalUnavailableError, "none of its servers takes writes"
+    if isinstance(cause, OSError | asyncpg.InterfaceError):
+        # What is a ValueError is wrong each time.
+        is_wrong = isinstance(cause, ValueError)
+        return JournalError if is_wrong else JournalUnavailableError, str(cause)
+    state = getattr(cause, "sqlstate", None)
+    if isinstance(state, str):
+        kinds = (kind for prefix, kind in _KINDS if state.startswith(prefix))
+        return next(kinds, JournalError), str(cause)
+    return None
+
+
+def _wanted(address: ServerAddress) -> str | None:
+    """Which of several servers to take; none: that is told elsewhere, or there is one."""
+    is_told = "target_session_attrs" in address.url or "PGTARGETSESSIONATTRS" in os.environ
+    return "read-write" if address.has_several_hosts and not is_told else None
 
 
 async def _notice_absence(connection: Any) -> None:

@@ -94,6 +94,11 @@ class SqlJournal:
         finally:
             await database.dispose()
 
+    async def check_writable(self) -> None:
+        """See `Journal.check_writable`."""
+        same = update(version_table).values(version=version_table.c.version)
+        await self._do.write(lambda connection: connection.execute(same).close())
+
     async def create(self, sweep: NewSweep, lease: Lease | None = None) -> None:
         """See `Journal.create`."""
 

@@ -33,11 +33,13 @@ from spica_async.journal.port import (
     JournalUnavailableError,
 )
 
-# By the beginning of the name that Python gives SQLite's result code. A write that fails with the
-# plain IOERR_WRITE ran into a quota or a file's largest size, if not into a broken disk.
+# By the beginning of the name that Python gives SQLite's result code; the first one counts. A write
+# that fails with the plain IOERR_WRITE ran into a quota or a file's largest size, if not into a
+# broken disk.
 _KINDS: Final[Sequence[tuple[str, type[JournalError]]]] = (
     ("SQLITE_BUSY", JournalBusyError),
     ("SQLITE_LOCKED", JournalBusyError),
+    ("SQLITE_PROTOCOL", JournalBusyError),  # Others were as fast, again and again.
     ("SQLITE_FULL", JournalFullError),
     ("SQLITE_IOERR_WRITE", JournalFullError),
     ("SQLITE_IOERR_SHMSIZE", JournalFullError),
@@ -45,6 +47,9 @@ _KINDS: Final[Sequence[tuple[str, type[JournalError]]]] = (
     ("SQLITE_NOTADB", JournalDamagedError),
     ("SQLITE_IOERR", JournalUnavailableError),
     ("SQLITE_CANTOPEN", JournalUnavailableError),
+    ("SQLITE_NOMEM", JournalUnavailableError),
+    ("SQLITE_READONLY_DBMOVED", JournalError),  # It does not come back.
+    ("SQLITE_READONLY", JournalUnavailableError),  # Its disk was mounted so, until it is repaired.
 )
 _READS: Final = "journal_reads"
 _READERS: Final = 4

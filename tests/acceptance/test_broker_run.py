@@ -154,6 +154,15 @@ def test_a_chain_of_urls_is_refused_without_quoting_it(url: str) -> None:
     assert "secret" not in str(caught.value)
 
 
+def test_a_scheme_that_workers_do_not_fetch_by_themselves_is_noted() -> None:
+    urls = ["https://host/a", "abfs://a/b", "s3://a/b", "abfs://a/c"]
+    options = broker_options("amqp://mq", trace_urls=urls)
+    assert options is not None
+    assert options.notes == [
+        "--trace-url: workers fetch abfs:// only with abfs in their --trace-schemes"
+    ]
+
+
 def test_an_address_of_ipv6_is_no_chain_of_urls() -> None:
     options = broker_options("amqp://mq", trace_urls=["http://[fd00::1]:8080/trace"])
     assert options is not None

@@ -6,21 +6,28 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 
 import asyncpg
 import pytest
 from sqlalchemy import Connection, text, update
 from sqlalchemy.util import await_only
-from support.journals import LONG, fact, new_sweep, numbers_that_count, some_facts
+from support.broker import free_port
+from support.commands import small_sweep
+from support.journals import LONG, all_facts, fact, new_sweep, numbers_that_count, some_facts
 from support.postgres import GUARDED, PASSWORD, PostgresNode
 
+from schemas.config import SmartSearchConfig
+from schemas.journal import Requested
 from spica_async.journal import Journal, JournalUnavailableError, Lease
 from spica_async.journal import postgres as postgres_module
 from spica_async.journal.address import ServerAddress, read_address
+from spica_async.journal.log import SweepLog
 from spica_async.journal.postgres import PostgresDatabase
 from spica_async.journal.sql import SqlJournal
 from spica_async.journal.tables import sweeps_table
 from spica_async.journal.transactions import Transactions
+from spica_async.telling import SweepTelling
 
 
 @pytest.fixture
@@ -92,6 +99,64 @@ async def test_one_that_is_cut_while_nobody_uses_it_is_not_noticed(
 ) -> None:
     assert await asyncio.to_thread(postgres.cut_connections, database) > 0
     assert await journal.append("one", "me", [fact(1)], after=0) == 1
+
+
+def requested(number: int) -> Requested:
+    return Requested(at=0.0, branch="agg", number=number)
+
+
+class TestAFailover:
+    """What was the primary server takes no writes until one is promoted."""
+
+    @pytest.mark.parametrize("as_standby", [True, False], ids=["restarted", "switched"])
+    async def test_a_running_sweep_waits_for_it(
+        self, postgres: PostgresNode, journal: Journal, *, as_standby: bool
+    ) -> None:
+        config = SmartSearchConfig.model_validate(small_sweep())
+        telling = SweepTelling("one", config, stored=1)
+        async with SweepLog.open(journal, "one", LONG, last=0, telling=telling) as log:
+            await log.record(requested(1), lambda: None)
+            if as_standby:
+                await asyncio.to_thread(postgres.restart_as_standby)
+            else:
+                await asyncio.to_thread(postgres.only_read, on=True)
+            with pytest.raises(JournalUnavailableError, match="read-only"):
+                await journal.check_writable()
+            assert (await journal.sweep("one")).last == 1
+            recording = asyncio.ensure_future(log.record(requested(2), lambda: None))
+            await journal.sweeps()
+            assert not recording.done()
+            await asyncio.to_thread(
+                postgres.promote if as_standby else partial(postgres.only_read, on=False)
+            )
+            await recording
+        assert len(await all_facts(journal)) == 2
+
+    async def test_a_connection_to_the_old_server_is_not_kept(
+        self, postgres: PostgresNode, database: str
+    ) -> None:
+        alter = f'ALTER DATABASE "{database}"'
+        async with SqlJournal.open(postgres.url(database)) as first:
+            await first.create(new_sweep(), LONG)
+        postgres.query(f"{alter} SET default_transaction_read_only = on")
+        async with SqlJournal.open(postgres.url(database)) as journal:
+            with pytest.raises(JournalUnavailableError, match="read-only"):
+                await journal.append("one", "me", [fact(1)], after=0)
+            # Whoever is there already goes on to read only.
+            postgres.query(f"{alter} RESET default_transaction_read_only")
+            assert await journal.append("one", "me", [fact(1)], after=0) == 1
+
+    async def test_of_several_servers_the_one_that_takes_writes_is_used(
+        self, postgres: PostgresNode, database: str
+    ) -> None:
+        several = postgres.url(database).replace("/journal", f",127.0.0.1:{free_port()}/journal")
+        async with SqlJournal.open(several) as journal:
+            await journal.create(new_sweep(), LONG)
+            await asyncio.to_thread(postgres.restart_as_standby)
+            with pytest.raises(JournalUnavailableError):
+                await journal.sweep("one")
+            await asyncio.to_thread(postgres.promote)
+            await journal.check_writable()
 
 
 class Relay:

@@ -308,6 +308,23 @@ class BrokerNode:
             f' {patterns}, <<"tests">>)'
         )
 
+    def listen_for_tls(self, pki: Path, name: str = "server", *, asks: bool = False) -> int:
+        """Listen for TLS as `name` of `make_pki` until the node ends; returns the port.
+
+        One that `asks` takes nobody without a certificate.
+        """
+        port = free_port()
+        files = {"cacertfile": "ca.pem", "certfile": f"{name}.pem", "keyfile": f"{name}.key"}
+        options = [f'{{{kind}, "{pki / file}"}}' for kind, file in files.items()]
+        options.append(f"{{verify, {'verify_peer' if asks else 'verify_none'}}}")
+        options.append(f"{{fail_if_no_peer_cert, {str(asks).lower()}}}")
+        self.evaluate(
+            "{ok, _} = application:ensure_all_started(ssl),"
+            f' rabbit_networking:start_ssl_listener({{"127.0.0.1", {port}, auto}},'
+            f" [{', '.join(options)}], 1)"
+        )
+        return port
+
     def close_connections(self, name_prefix: str = "") -> int:
         """Close, as an operator does, the clients' connections whose name begins so; how many.
 

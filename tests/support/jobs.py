@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
 
 from support.daemons import quick_inputs, small_config
@@ -17,10 +17,8 @@ from spica_async.daemon.watch import SweepWatch
 from spica_async.jobs import Job, NewJob, ResumedJob
 from spica_async.journal import Journal
 from spica_async.journal.opening import JournalOptions, opened
-from spica_async.plan.types import SweepPlan
 from spica_async.result_cache import NoCache
-from spica_async.results import ResultsFolder
-from spica_async.running import Means, run_job
+from spica_async.running import Beside, Means, run_job
 
 
 def new(options: JournalOptions, root: Path) -> NewJob:
@@ -42,6 +40,7 @@ async def run(
     *,
     after: int | None = None,
     gate: asyncio.Semaphore | None = None,
+    beside: Beside = lambda _plan, _folder: nullcontext(),
 ) -> SweepResult:
     """Run a sweep, up to so many answers if told so."""
     stop = stop or asyncio.Event()
@@ -58,9 +57,6 @@ async def run(
         tells_events=True,
     )
 
-    async def nothing_more(plan: SweepPlan, folder: ResultsFolder) -> None:
-        pass
-
     async def stop_after() -> None:
         while after is not None and len(watch.records) < after:  # noqa: ASYNC110  # as a user watches
             await asyncio.sleep(0.005)
@@ -69,4 +65,4 @@ async def run(
 
     async with worker.running(), asyncio.TaskGroup() as group:
         group.create_task(stop_after())
-        return await run_job(job, means, stop, before_search=nothing_more)
+        return await run_job(job, means, stop, beside=beside)

@@ -128,6 +128,35 @@ class PostgresNode:
         options = ("-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-d", database)
         return self._run("psql", *options, *self._to_server, "-c", statement).splitlines()
 
+    def use_tls(self, pki: Path, name: str = "server") -> None:
+        """Speak TLS as `name` of `make_pki` to whoever asks for it from now on."""
+        for setting, source in (
+            ("ssl_cert_file", f"{name}.pem"),
+            ("ssl_key_file", f"{name}.key"),
+            ("ssl_ca_file", "ca.pem"),
+        ):
+            copy = self._data / f"tls-{source}"
+            shutil.copyfile(pki / source, copy)
+            copy.chmod(0o600)
+            if self._as:
+                os.chown(copy, self._as["user"], self._as["group"])
+            self.query(f"ALTER SYSTEM SET {setting} = '{copy}'")
+        self._set("ssl", "on")
+
+    def use_no_tls(self) -> None:
+        """Refuse TLS, as it does in the beginning."""
+        self._set("ssl", "off")
+
+    def _set(self, setting: str, value: str) -> None:
+        """Change a setting, and wait until new connections have it."""
+        self.query(f"ALTER SYSTEM SET {setting} = {value}")
+        self.query("SELECT pg_reload_conf()")
+        until = time.monotonic() + _SECONDS
+        while self.query(f"SHOW {setting}") != [value]:
+            if time.monotonic() > until:
+                raise PostgresError(f"{setting} does not become {value}")
+            time.sleep(0.02)
+
     def cut_connections(self, database: str) -> int:
         """End every client's connection to a database; returns how many there were."""
         return len(
@@ -136,6 +165,20 @@ class PostgresNode:
                 f"WHERE datname = '{database}'"
             )
         )
+
+    def only_read(self, *, on: bool) -> None:
+        """Take no writes from anybody, or take them again, without a restart."""
+        self._set("default_transaction_read_only", "on" if on else "off")
+
+    def restart_as_standby(self) -> None:
+        """Restart as a server that only reads until it is promoted, as in a failover."""
+        self.stop()
+        (self._data / "standby.signal").touch()
+        self.start()
+
+    def promote(self) -> None:
+        """Take writes again."""
+        self.query("SELECT pg_promote()")
 
     def start(self) -> None:
         """Start the server, and wait until it takes connections."""
@@ -168,6 +211,10 @@ class PostgresNode:
         if self._leader is None or self._leader.poll() is not None:
             self.start()
         self.thaw()
+        if self.query("SELECT pg_is_in_recovery()") == ["t"]:
+            self.promote()
+        if self.query("SHOW default_transaction_read_only") == ["on"]:
+            self.only_read(on=False)
 
     def stop(self) -> None:
         """End the server as an operator would, and every connection with it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -36,11 +37,14 @@ class ScriptedServer:
 
 
 @asynccontextmanager
-async def scripted_server(*answers: bytes) -> AsyncIterator[ScriptedServer]:
+async def scripted_server(
+    *answers: bytes, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[ScriptedServer]:
     server = ScriptedServer(answers)
-    listener = await asyncio.start_server(server.serve, "127.0.0.1", 0)
+    listener = await asyncio.start_server(server.serve, "127.0.0.1", 0, ssl=tls)
+    scheme = "http" if tls is None else "https"
     async with listener:
-        server.url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}/trace"
+        server.url = f"{scheme}://127.0.0.1:{listener.sockets[0].getsockname()[1]}/trace"
         yield server
 
 
@@ -53,3 +57,16 @@ def answer(body: bytes, status: str = "200 OK", *, length: int | None = None) ->
 def answer_until_close(body: bytes, status: str = "200 OK") -> bytes:
     """Without a length: the body ends with the connection."""
     return f"HTTP/1.1 {status}\r\nConnection: close\r\n\r\n".encode() + body
+
+
+@asynccontextmanager
+async def without_tls() -> AsyncIterator[str]:
+    """The https URL of a server that speaks HTTP there, and answers TLS as servers do."""
+
+    async def complain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(answer(b"", "400 Bad Request"))
+        writer.close()
+
+    async with await asyncio.start_server(complain, "127.0.0.1", 0) as listener:
+        yield f"https://127.0.0.1:{listener.sockets[0].getsockname()[1]}/trace"

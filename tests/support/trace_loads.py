@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from schemas.messages import TraceLoad, TraceSource
+from spica_async.traces.sources import DEFAULT_SCHEMES
 from workers.traces import TraceCache
 
 NOWHERE = "/nowhere/trace.jsonl"
@@ -28,7 +29,8 @@ def load_of(
 
 
 def open_cache(folder: Path, **settings: Any) -> TraceCache:
-    """A cache that does not pause between attempts."""
+    """A cache that does not pause between attempts, and fetches from memory, too."""
+    settings.setdefault("schemes", (*DEFAULT_SCHEMES, "memory"))
     return TraceCache.open(folder, pause_seconds=0, **settings)
 
 

@@ -6,12 +6,15 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from ssl import SSLCertVerificationError
+from traceback import walk_tb
 from typing import Final
 
 from aiormq import exceptions as amqp
 
 from spica_async.bus.port import AccessRefusedError, BusUnavailableError
+from spica_async.tls import TlsOptions, explained, tls_error, tls_refusal
+
+TLS_OPTIONS: Final = TlsOptions("--ca", "amqp:// in the URL", "--cert and --key")
 
 
 class TransientError(Exception):
@@ -30,13 +33,11 @@ class ReturnedError(Exception):
     """The message came back: it was published to a queue that does not exist."""
 
 
-# The first class that fits counts. OSError has ConnectionError and asyncio's TimeoutError below
-# it; RuntimeError is the library's word for a connection that is closed while it is being used.
+# The first class that fits counts. OSError has ConnectionError and asyncio's TimeoutError below it.
 _OURS: Final[tuple[tuple[type[BaseException], type[Exception]], ...]] = (
     (amqp.ProbableAuthenticationError, AccessRefusedError),
     (amqp.AuthenticationError, AccessRefusedError),
     (amqp.ConnectionNotAllowed, AccessRefusedError),
-    (SSLCertVerificationError, AccessRefusedError),
     (amqp.ChannelAccessRefused, AccessRefusedError),
     (amqp.ChannelNotFoundEntity, NotFoundError),
     (amqp.ChannelPreconditionFailed, OtherArgumentsError),
@@ -44,8 +45,9 @@ _OURS: Final[tuple[tuple[type[BaseException], type[Exception]], ...]] = (
     (amqp.PublishError, ReturnedError),
     (amqp.AMQPError, TransientError),
     (OSError, TransientError),
-    (RuntimeError, TransientError),
 )
+
+_LIBRARY: Final = frozenset({"aio_pika", "aiormq", "asyncio"})
 
 
 _NOT_ALLOWED: Final = 530
@@ -56,7 +58,8 @@ def translated() -> Iterator[None]:
     """Turn the errors of everything that is done on a connection into ours.
 
     Raises:
-        TransientError: also for what the library leaves unexplained.
+        TransientError: also for what the library leaves unexplained. An error that is none of its
+            own is a bug, which no other attempt mends, and stays as it is.
         NotFoundError: 404.
         OtherArgumentsError: 405 and 406.
         ReturnedError: a mandatory message was not routed.
@@ -106,17 +109,39 @@ async def patience(seconds: float, doing: str) -> AsyncIterator[None]:
 
 
 def _ours(error: Exception) -> type[Exception] | None:
+    if tls_refusal(error, TLS_OPTIONS) is not None:
+        return AccessRefusedError
     if isinstance(error, amqp.ConnectionClosed) and error.args[:1] == (_NOT_ALLOWED,):
         # While it connects, the library gives the code and not its class: no such virtual host.
         return AccessRefusedError
-    if type(error) is Exception:
-        # Its word for what was pending when a channel was closed in good order.
+    if _is_of_closing(error):
         return TransientError
     return next((ours for theirs, ours in _OURS if isinstance(error, theirs)), None)
 
 
+def _is_of_closing(error: Exception) -> bool:
+    """Whether the library says no more than that what it was to use is closed."""
+    if type(error) is Exception:
+        # What was pending when a channel was closed in good order: it throws the bare class.
+        return not error.args
+    # So is a connection while it is used; RecursionError and others below RuntimeError are not.
+    return type(error) in {RuntimeError, amqp.ChannelInvalidStateError} and _is_raised_by(
+        _LIBRARY, error
+    )
+
+
+def _is_raised_by(packages: frozenset[str], error: Exception) -> bool:
+    frames = list(walk_tb(error.__traceback__))
+    module = frames[-1][0].f_globals.get("__name__", "") if frames else ""
+    return module.partition(".")[0] in packages
+
+
 def explanation(error: BaseException) -> str:
     """One line for a person; the library keeps what the broker said in the arguments."""
+    tls = tls_error(error)
+    if tls is not None:
+        # The library passes its number on as if it were one of the system's.
+        return tls_refusal(error, TLS_OPTIONS) or explained(tls)
     by_broker = isinstance(error, amqp.ConnectionClosed)  # An OSError, with the broker's own codes.
     if isinstance(error, OSError) and isinstance(error.errno, int) and not by_broker:
         return os.strerror(error.errno).lower()

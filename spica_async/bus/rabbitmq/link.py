@@ -4,29 +4,41 @@ from __future__ import annotations
 
 import asyncio
 import random
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import aio_pika
 import structlog
 from aio_pika.abc import AbstractChannel, AbstractConnection
-from aiormq.exceptions import InvalidFrameError
+from aiormq.exceptions import AMQPConnectionError, InvalidFrameError
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_random_exponential
 
 from spica_async.bus.address import BrokerAddress
 from spica_async.bus.port import AccessRefusedError, BusUnavailableError
 from spica_async.bus.rabbitmq.background import in_background
-from spica_async.bus.rabbitmq.errors import TransientError, explanation, translated
+from spica_async.bus.rabbitmq.errors import (
+    TLS_OPTIONS,
+    TransientError,
+    explanation,
+    translated,
+)
 from spica_async.bus.rabbitmq.state import BusState, OnState
 from spica_async.bus.rabbitmq.tolerance import tolerate_unreadable_properties
+from spica_async.tls import speaks_tls, tls_refusal
 
 log = structlog.get_logger(__name__)
 
 _CONNECT_SECONDS = 10.0
 """For one attempt; a host that answers nothing would else take minutes."""
 _CLOSE_SECONDS = 5.0
+_LOOK_SECONDS = 2.0
 _LONGEST_PAUSE_SECONDS = 5.0
 _SHORT_LIFE_SECONDS = 2.0
+_TLS_IS_SPOKEN = (
+    "TLS is spoken at this port: the URL begins with amqps://, and --ca names the certificates to"
+    " trust if the system does not"
+)
 
 
 def pauses() -> wait_random_exponential:
@@ -154,6 +166,10 @@ class Link:
                     ssl_context=self._address.ssl_context,
                     client_properties={"connection_name": self._name},
                 )
+            except AMQPConnectionError as error:
+                if isinstance(error.__cause__, EOFError | ConnectionResetError):
+                    await self._look_at_tls()
+                raise
             except InvalidFrameError as error:
                 # Opening the virtual host is the last step, and the only answer to it but success
                 # is this refusal, which the library does not read.
@@ -163,6 +179,40 @@ class Link:
                     f"virtual host {self._address.virtual_host}: there is none of that name, or"
                     f" user {self._address.user} may not use it"
                 ) from error
+
+    async def _look_at_tls(self) -> None:
+        """Find out whether it is for TLS that the broker has hung up on us.
+
+        To plain AMQP a port for TLS answers in riddles. And what a broker has against our
+        certificate is lost if it resets the connection, as it does when more has come from us.
+
+        Raises:
+            AccessRefusedError: it is.
+        """
+        own = self._address.ssl_context
+        why = None
+        try:
+            async with asyncio.timeout(_LOOK_SECONDS):
+                reader, writer = await asyncio.open_connection(
+                    self._address.host,
+                    self._address.port,
+                    # Without certificates to trust it gets as far as seeing one.
+                    ssl=own or ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
+                )
+                try:
+                    # A broker that accepts us waits for our first word.
+                    await reader.read(1)
+                finally:
+                    writer.close()
+        except ssl.SSLError as error:
+            if own is not None:
+                why = tls_refusal(error, TLS_OPTIONS)
+            elif speaks_tls(error):
+                why = _TLS_IS_SPOKEN
+        except (OSError, TimeoutError):
+            pass  # As before.
+        if why is not None:
+            raise AccessRefusedError(why)
 
     def _tell_failure(self, attempt: RetryCallState) -> None:
         outcome = attempt.outcome

@@ -378,3 +378,11 @@ async def test_a_token_names_one_submission(journal: Journal) -> None:
     with pytest.raises(SweepExistsError):
         await journal.create(replace(new_sweep("two"), token="key"))
     assert [row.sweep_id for row in await journal.sweeps()] == ["one"]
+
+
+async def test_a_look_whether_it_can_be_written_changes_nothing(journal: Journal) -> None:
+    await journal.create(new_sweep(), LONG)
+    before = await journal.sweep("one")
+    await journal.check_writable()
+    after = await journal.sweep("one")
+    assert replace(after, lease_seconds=0) == replace(before, lease_seconds=0)

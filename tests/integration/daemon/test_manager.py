@@ -738,3 +738,16 @@ async def test_a_running_sweep_is_shown_as_it_is(where: Path, tmp_path: Path) ->
             await asyncio.sleep(0.01)
         assert detail.reason is None
         assert detail.elapsed_seconds > 0
+
+
+async def test_a_daemon_that_is_cancelled_leaves_no_task_behind(
+    where: Path, tmp_path: Path
+) -> None:
+    async with SqlJournal.open(where) as journal:
+        manager = SweepManager(journal, MemoryBus(), NoCache(), ManagerSettings(output=tmp_path))
+        running = asyncio.create_task(manager.run(asyncio.Event()))
+        await asyncio.sleep(0.1)  # Until it waits for something to do.
+        running.cancel()
+        await asyncio.wait({running})
+        await asyncio.sleep(0)
+        assert asyncio.all_tasks() == {asyncio.current_task()}

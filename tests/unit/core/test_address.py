@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import shutil
 import ssl
-import subprocess
 from dataclasses import asdict
 from pathlib import Path
 from urllib.parse import quote
@@ -14,6 +12,7 @@ from urllib.parse import quote
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.pki import server_context
 from yarl import URL
 
 from spica_async.bus.address import BrokerAddress
@@ -195,37 +194,6 @@ def test_amqps_trusts_what_the_system_trusts_unless_told_otherwise() -> None:
     assert address.ssl_context.check_hostname
 
 
-@pytest.fixture(scope="module")
-def pki(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a key and a certificate of `ca`, `server` and `client`, and of a `stranger`."""
-    openssl = shutil.which("openssl")
-    if openssl is None:
-        pytest.skip("openssl, which makes the certificates, is not installed")
-    folder = tmp_path_factory.mktemp("pki")
-
-    def run(*arguments: str) -> None:
-        subprocess.run([openssl, *arguments], cwd=folder, check=True, capture_output=True)
-
-    new_key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    for name in ("ca", "stranger"):
-        run(
-            *["req", "-x509", *new_key, "-keyout", f"{name}.key", "-out", f"{name}.pem"],
-            *["-days", "2", "-subj", f"/CN={name}"],
-            *["-addext", "keyUsage=critical,keyCertSign"],
-        )
-    (folder / "names").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1")
-    for name in ("server", "client"):
-        run(
-            "req", *new_key, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}"
-        )
-        run(
-            *["x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key"],
-            *["-CAcreateserial", "-days", "2", "-extfile", "names", "-out", f"{name}.pem"],
-        )
-    run("ec", "-in", "client.key", "-aes128", "-passout", "pass:x", "-out", "encrypted.key")
-    return folder
-
-
 def secured(pki: Path, ca: str, **own: str) -> BrokerAddress:
     return BrokerAddress.from_options(
         "amqps://localhost",
@@ -238,9 +206,7 @@ def secured(pki: Path, ca: str, **own: str) -> BrokerAddress:
 
 async def shake_hands(pki: Path, address: BrokerAddress) -> str:
     """The client's name in the eyes of a server that asks for a certificate."""
-    server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=pki / "ca.pem")
-    server.load_cert_chain(pki / "server.pem", pki / "server.key")
-    server.verify_mode = ssl.CERT_REQUIRED
+    server = server_context(pki, asks=True)
     seen: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     async def greet(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -24,8 +24,14 @@ from spica_async.bus.port import (
     Message,
     QueueStatus,
 )
-from spica_async.bus.topology import DEAD_QUEUE, DELIVERY_LIMIT, results_queue
-from spica_async.evaluations import Evaluations
+from spica_async.bus.topology import (
+    DEAD_QUEUE,
+    DELIVERY_LIMIT,
+    declare,
+    requests_queue,
+    results_queue,
+)
+from spica_async.evaluations import Earlier, Evaluations
 
 SOON_SECONDS = 1.0
 
@@ -218,3 +224,30 @@ def test_what_is_logged_of_a_message_is_short() -> None:
     with capture_logs() as events:
         run_in_virtual_time(main())
     assert len(str(events)) < 1000
+
+
+def test_what_was_given_up_holds_up_no_dead_letters_of_others() -> None:
+    """An earlier run has sent it, and nobody has asked for it again before the end."""
+
+    async def main() -> None:
+        bus = MemoryBus()
+        await declare(bus, requests_queue("engine"), results_queue("sweep"))
+        await bus.declare_queue(results_queue("other"))
+        envelope = EvaluationRequested(source="sweep", data=request("ours"))
+        body = envelope.model_dump_json().encode()
+        ours = Message(body, "ours", EVALUATION_REQUESTED, RESULTS)
+        async with opened(bus, parallel=1, earlier=Earlier(2, ["ours"])) as (evaluations, _):
+            await evaluations.cancel(grace_seconds=60)
+            die(bus, ours, DeadLetterReason.DELIVERY_LIMIT)
+            die(bus, others_request(), DeadLetterReason.DELIVERY_LIMIT)
+            async with bus.consume(results_queue("other").name, prefetch=1) as others:
+                async with asyncio.timeout(SOON_SECONDS):
+                    assert (await anext(others)).message.type == EVALUATION_COMPLETED
+            # Nor does its result keep those that are waited for from being taken.
+            for name in ("ours", "another"):
+                await send(bus, completed(name))
+            await assert_quiet(bus, RESULTS, DEAD_QUEUE.name)
+            assert kinds(evaluations) == {"not_awaited": 1}
+            assert evaluations.discarded == {"late": 1, "unknown": 1}
+
+    run_in_virtual_time(main())

@@ -6,8 +6,9 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
-from spica_async.errors import first_cause, keep_traceback
+from spica_async.errors import SpicaError, first_cause, keep_traceback
 
 TRACEBACK = "Traceback (most recent call last):\n  File ...\nValueError: no such kernel\n"
 
@@ -36,3 +37,30 @@ def test_the_first_cause_is_inside_of_all_groups() -> None:
     group = BaseExceptionGroup("", [ExceptionGroup("", [cause, ValueError("two")]), SystemExit()])
     assert first_cause(group) is cause
     assert first_cause(cause) is cause
+
+
+def test_what_else_has_failed_is_logged_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    first = SpicaError("the broker is away")
+    bug = KeyError("slot")
+    bug.__traceback__ = None
+    others = [SpicaError("no lease"), SpicaError("no lease"), SpicaError("the broker is away"), bug]
+    with capture_logs() as logs:
+        assert first_cause(ExceptionGroup("", [first, ExceptionGroup("", others)])) is first
+    assert [line["event"] for line in logs] == ["errors.another"] * 2
+    assert {line["besides"] for line in logs} == {"the broker is away"}
+    # What is no error of ours is a bug, whose traceback is kept and not shown.
+    (kept,) = tmp_path.iterdir()
+    assert [line["error"] for line in logs] == [
+        "no lease",
+        f"KeyError: 'slot' (details in {kept})",
+    ]
+
+
+def test_one_error_alone_logs_nothing() -> None:
+    with capture_logs() as logs:
+        first_cause(ExceptionGroup("", [ValueError("one")]))
+        first_cause(ValueError("one"))
+    assert logs == []

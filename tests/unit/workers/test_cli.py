@@ -91,6 +91,7 @@ def test_a_hosts_name_becomes_a_queues(run: Any, monkeypatch: pytest.MonkeyPatch
         ("--log-folder", "/dev/null/x"),
         ("--trace-cache", "/dev/null/x"),
         ("--trace-cache-mib", "0"),
+        ("--trace-schemes", "https://"),
         ("--ca", "/dev/null/x"),
     ],
 )

@@ -128,7 +128,8 @@ async def test_sources_are_tried_in_their_order_and_all_are_named_in_the_end(
         "s3://bucket/trace",
         "carrier-pigeon://loft/trace",
     ]
-    message = await failure_of(open_cache(tmp_path), load_of(CONTENT, sources=sources))
+    cache = open_cache(tmp_path, schemes=("memory", "s3", "carrier-pigeon"))
+    message = await failure_of(cache, load_of(CONTENT, sources=sources))
     trace, *problems = message.split("; ")
     assert trace.endswith(f"of 1,700 bytes: {NOWHERE}: no such file or directory")
     digests = load_of(CONTENT[::-1]).sha256[:12], load_of(CONTENT).sha256[:12]
