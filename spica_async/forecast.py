@@ -209,6 +209,8 @@ def window_loss(forecast: WindowLoad, actual: WindowLoad) -> float:
     0.1 each. Below 0 a forecast counts as 0. An idle window counts with the planner's own figures
     for it, all 0.
     """
+    # Before the products: two forecasts below 0 would make a load above it.
+    forecast, actual = _at_least_zero(forecast), _at_least_zero(actual)
     return (
         0.4 * _log_error(forecast.requests * forecast.isl, actual.requests * actual.isl)
         + 0.4 * _log_error(forecast.requests * forecast.osl, actual.requests * actual.osl)
@@ -217,8 +219,13 @@ def window_loss(forecast: WindowLoad, actual: WindowLoad) -> float:
     )
 
 
+def _at_least_zero(load: WindowLoad) -> WindowLoad:
+    # Not with max, for which a NaN is no more than 0; it must come through.
+    return WindowLoad(*(0.0 if value < 0 else value for value in load))
+
+
 def _log_error(forecast: float, actual: float) -> float:
-    return abs(math.log1p(max(forecast, 0.0)) - math.log1p(max(actual, 0.0)))
+    return abs(math.log1p(forecast) - math.log1p(actual))
 
 
 def _constant(intervals: Sequence[int], reason: SkipReason) -> LoadPredictorResult:

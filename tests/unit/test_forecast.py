@@ -119,6 +119,10 @@ def test_each_term_has_its_weight() -> None:
 
 def test_a_negative_forecast_counts_as_zero() -> None:
     assert window_loss(WindowLoad(1, -5, -7), WindowLoad(1, 0, 0)) == 0
+    # Also where two of them are multiplied.
+    assert window_loss(WindowLoad(-3, -5, -7), WindowLoad(0, 0, 0)) == 0
+    actual = WindowLoad(3, 5, 7)
+    assert window_loss(WindowLoad(-3, -5, -7), actual) == window_loss(WindowLoad(0, 0, 0), actual)
 
 
 amounts = st.floats(0, 1e9)
