@@ -26,6 +26,11 @@ from spica_async.traces.arrivals import write_replayed_arrivals
 
 FALLBACK_PREDICTOR: Final = "constant_last"
 
+# Two days of the usual interval of 180 s: what a model learns more from is another load.
+_MOST_WINDOWS: Final = 1000
+# A fit of one series takes a tenth of a second, and there are dozens to each window.
+_MOST_FORECASTS: Final = 64
+
 SkipReason = Literal[
     "no_throughput_scaling_candidate", "static_workload_constant", "closed_loop_trace_constant"
 ]
@@ -153,10 +158,11 @@ def windows_by_interval(
     intervals: Sequence[int],
     trace_windows: Callable[[Path, int], Sequence[WindowT]],
 ) -> dict[int, Sequence[WindowT]]:
-    """The windows that the planner will see while the trace is replayed in an open loop.
+    """The first windows that the planner will see while the trace is replayed in an open loop.
 
     The replay starts at the first arrival and divides the times by `arrival_speedup_ratio`, and so
-    do these windows: at twice the speed a window holds twice the requests.
+    do these windows: at twice the speed a window holds twice the requests. There are 1000 at most,
+    however long the trace is.
 
     Args:
         trace: the trace and its speed.
@@ -167,9 +173,11 @@ def windows_by_interval(
         TraceError: if the trace does not pass its check.
     """
     with tempfile.TemporaryDirectory(prefix="spica-windows-") as folder:
-        replayed = Path(folder) / "replayed.jsonl"
-        write_replayed_arrivals(trace, replayed)
-        return {interval: trace_windows(replayed, interval) for interval in intervals}
+        replayed = {interval: Path(folder) / f"{interval}.jsonl" for interval in intervals}
+        write_replayed_arrivals(
+            trace, {path: 1000.0 * _MOST_WINDOWS * each for each, path in replayed.items()}
+        )
+        return {interval: trace_windows(path, interval) for interval, path in replayed.items()}
 
 
 def sweep_load_predictor(
@@ -304,7 +312,11 @@ def _score(
     try:
         with _without_warnings():
             forecaster.observe(loads[0])
+            scored = _scored(warm_up, len(loads))
             for number, load in enumerate(loads[1:], start=1):
+                if number >= warm_up and number not in scored:
+                    forecaster.observe(load)
+                    continue
                 # Not scored before the warm-up; but the planner asks then as well, and what it
                 # asks first may be what a model is fitted to.
                 forecast = forecaster.forecast()
@@ -317,6 +329,15 @@ def _score(
     except Exception as error:  # noqa: BLE001 - a fit may fail in any way; the loss keeps it.
         return EntryLoss(entry, math.inf, _described(error))
     return EntryLoss(entry, math.fsum(losses) / len(losses))
+
+
+def _scored(first: int, end: int) -> frozenset[int]:
+    """Which of the windows from `first` to `end` are forecast: all, or as many as may be, evenly.
+
+    The others are only observed, which is quick and all that a later forecast needs of them.
+    """
+    count = min(end - first, _MOST_FORECASTS)
+    return frozenset(first + (end - first) * position // count for position in range(count))
 
 
 @contextmanager

@@ -3,32 +3,46 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
 from schemas.messages import TraceLoad
 from spica_async.traces.check import read_requests
 
 
-def write_replayed_arrivals(load: TraceLoad, target: Path) -> None:
+def write_replayed_arrivals(load: TraceLoad, until_ms: Mapping[Path, float]) -> None:
     """Write the trace as an open-loop replay times it, without the hash ids.
 
     The replay's clock starts at the first arrival and runs `arrival_speedup_ratio` times as fast
-    as the trace's.
+    as the trace's. The later turns of a session arrive as if answers took no time.
+
+    Args:
+        load: the trace and its speed.
+        until_ms: the files to write, and up to when; a request that comes then is left out.
 
     Raises:
         TraceError: if the trace does not pass its check.
-        OSError: if `target` cannot be written.
+        OSError: if a file cannot be written.
     """
     source = Path(load.path)
     start_ms = min(
         (request.timestamp_ms for request in read_requests(source, block_size=load.block_size)),
         default=0.0,
     )
-    with target.open("w", encoding="utf-8") as file:
+    with ExitStack() as stack:
+        files = [
+            (stack.enter_context(target.open("w", encoding="utf-8")), until)
+            for target, until in until_ms.items()
+        ]
         for request in read_requests(source, block_size=load.block_size):
+            timestamp = (request.timestamp_ms - start_ms) / load.arrival_speedup_ratio
             line = {
-                "timestamp": (request.timestamp_ms - start_ms) / load.arrival_speedup_ratio,
+                "timestamp": timestamp,
                 "input_length": request.input_length,
                 "output_length": request.output_length,
             }
-            file.write(json.dumps(line) + "\n")
+            text = json.dumps(line) + "\n"
+            for file, until in files:
+                if timestamp < until:
+                    file.write(text)
