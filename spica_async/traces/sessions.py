@@ -27,7 +27,7 @@ class _Session:
     turns: int
     arrival_ms: float
     timestamp_ms: float
-    timed_by_delay: bool = False
+    timed_by_delay: bool
     goes_back: bool = False
 
 
@@ -73,5 +73,7 @@ class Sessions:
                 "timestamp; allowed: 0 or none"
             )
         if row.session_id is not None:
-            self._known[row.session_id] = _Session(1, row.timestamp_ms, row.timestamp_ms)
+            self._known[row.session_id] = _Session(
+                1, row.timestamp_ms, row.timestamp_ms, timed_by_delay=row.delay_ms is not None
+            )
         return Turn(0, row.timestamp_ms, row.timestamp_ms)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import io
-import pkgutil
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -150,10 +149,10 @@ def _opened(path: Path, file: IO[bytes]) -> TraceText:
         inflated = io.BufferedReader(cast("io.RawIOBase", gzip.GzipFile(fileobj=file)))
         return TraceText(path, is_plain=False, _file=inflated, _most_bytes=most)
     if head.startswith(_ZSTD):
-        # Arrow's reader tells of a file that was cut short; the zstandard package's does not.
-        # By name, since it publishes no types, and only where it is needed, since it is heavy.
-        open_stream = pkgutil.resolve_name("pyarrow:input_stream")
-        inflated = io.BufferedReader(open_stream(file, compression="zstd"))
+        # It tells of a file that was cut short; the zstandard package's reader does not.
+        from pyarrow import input_stream  # noqa: PLC0415  # heavy, and seldom needed
+
+        inflated = io.BufferedReader(input_stream(file, compression="zstd"))
         return TraceText(path, is_plain=False, _file=inflated, _most_bytes=most)
     return TraceText(path, is_plain=True, _file=file, _most_bytes=None)
 
