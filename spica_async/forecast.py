@@ -11,23 +11,18 @@ from outside, in the process that may import them.
 from __future__ import annotations
 
 import math
-import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Final, Literal, NamedTuple, Protocol, TypeAlias, TypeVar, cast
+from typing import Final, Literal, NamedTuple, Protocol, TypeAlias, cast
 
 from schemas.messages import TraceLoad
 from schemas.presets import SCALING_POLICIES, PresetFields, expand, expand_load_predictor
 from schemas.search_space import CompositeEntry
-from spica_async.traces.arrivals import write_replayed_arrivals
 
 FALLBACK_PREDICTOR: Final = "constant_last"
 
-# Two days of the usual interval of 180 s: what a model learns more from is another load.
-_MOST_WINDOWS: Final = 1000
 # A fit of one series takes a tenth of a second, and there are dozens to each window.
 _MOST_FORECASTS: Final = 64
 
@@ -148,36 +143,6 @@ def predictor_without_sweep(
     if trace.concurrency is not None:
         return _constant(intervals, "closed_loop_trace_constant")
     return None
-
-
-WindowT = TypeVar("WindowT", bound=Window)
-
-
-def windows_by_interval(
-    trace: TraceLoad,
-    intervals: Sequence[int],
-    trace_windows: Callable[[Path, int], Sequence[WindowT]],
-) -> dict[int, Sequence[WindowT]]:
-    """The first windows that the planner will see while the trace is replayed in an open loop.
-
-    The replay starts at the first arrival and divides the times by `arrival_speedup_ratio`, and so
-    do these windows: at twice the speed a window holds twice the requests. There are 1000 at most,
-    however long the trace is.
-
-    Args:
-        trace: the trace and its speed.
-        intervals: throughput intervals in seconds.
-        trace_windows: makes windows of a Mooncake file and an interval in seconds.
-
-    Raises:
-        TraceError: if the trace does not pass its check.
-    """
-    with tempfile.TemporaryDirectory(prefix="spica-windows-") as folder:
-        replayed = {interval: Path(folder) / f"{interval}.jsonl" for interval in intervals}
-        write_replayed_arrivals(
-            trace, {path: 1000.0 * _MOST_WINDOWS * each for each, path in replayed.items()}
-        )
-        return {interval: trace_windows(path, interval) for interval, path in replayed.items()}
 
 
 def sweep_load_predictor(

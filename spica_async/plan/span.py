@@ -61,15 +61,16 @@ def check_span(
 
 
 def _check_requests(workload: Workload) -> None:
-    # A KV load's concurrency is each candidate's own, and 1 or more.
-    load = workload.concurrency or workload.request_rate or 1
+    # A KV load's concurrency is each candidate's own, and 1 or more. An integer of the
+    # configuration may be greater than any float.
+    load = min(workload.concurrency or workload.request_rate or 1, 10 * _MOST_REQUESTS)
     sessions = (workload.num_request_ratio or 0) * load
-    turns = workload.turns_per_session
+    turns = min(workload.turns_per_session, 10 * _MOST_REQUESTS)
     if max(sessions, 1) * turns > _MOST_REQUESTS:
         field = "turns_per_session" if turns > sessions else "num_request_ratio"
         raise InputError(
-            f"workload.{field}: the load has {max(sessions, 1) * turns:,.0f} requests; "
-            f"allowed: {_MOST_REQUESTS:,}"
+            f"workload.{field}: the load has more than {_MOST_REQUESTS:,} requests, which no "
+            "replay holds"
         )
 
 
