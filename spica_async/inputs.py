@@ -85,6 +85,7 @@ def inputs_of(config: SmartSearchConfig, note: Callable[[str], None]) -> Inputs:
         _note_trace(facts, note)
         if not (facts.is_sorted and facts.is_normal):
             facts = check_trace(_normal(facts.path))
+            note(f"what is replayed is the copy {facts.path}")
     except TraceError as error:
         raise InputError(f"workload.trace_path: {error}") from None
     check_span(workload, policies, facts)
@@ -99,9 +100,9 @@ def _note_trace(facts: TraceFacts, note: Callable[[str], None]) -> None:
         note(f"warning: {facts.path} has fields that have no effect in a replay: {names}")
     if facts.sessions:
         note(
-            f"{facts.path} has {facts.sessions:,} sessions of several turns: {facts.later_turns:,} "
-            f"of its {facts.requests:,} requests come only after the answer before them and a "
-            "delay, so that each session is a closed loop"
+            f"{facts.path}: sessions of several turns: {facts.sessions:,}, each a closed loop; "
+            f"{facts.later_turns:,} of {facts.requests:,} requests wait for the answer before them "
+            "and then for their delay"
         )
 
 
