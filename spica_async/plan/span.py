@@ -21,7 +21,7 @@ _MS: Final = 1000
 
 
 class _Span(NamedTuple):
-    """Seconds until the last request can have come, and the field that has most to do with it."""
+    """Least seconds until the last request comes, and the field that has most to do with it."""
 
     seconds: float
     field: str
@@ -76,10 +76,13 @@ def _check_requests(workload: Workload) -> None:
 
 def _synthetic_span(workload: Workload) -> _Span:
     delays = (workload.turns_per_session - 1) * workload.inter_turn_delay_ms / _MS
-    # So many times the rate are the requests, and so one after the other for so many seconds.
+    rate, ratio = workload.request_rate, workload.num_request_ratio or 0.0
     arriving = 0.0
-    rate, ratio = workload.request_rate, workload.num_request_ratio
-    if rate is not None and ratio is not None and rate * ratio > 1:
+    if rate is None:
+        # So many sessions follow each other in each place.
+        delays *= max(1.0, ratio)
+    elif rate * ratio > 1:
+        # So many times the rate are the requests, and so one after the other for so many seconds.
         arriving = ratio
     field = "inter_turn_delay_ms" if delays > arriving else "num_request_ratio"
     return _Span(arriving + delays, field)
@@ -87,7 +90,7 @@ def _synthetic_span(workload: Workload) -> _Span:
 
 def _trace_span(workload: Workload, facts: TraceFacts) -> _Span:
     if workload.replay_concurrency is not None:
-        return _Span(0.0, "trace_path")
+        return _Span(facts.delays_ms / _MS / workload.replay_concurrency, "trace_path")
     ratio = workload.arrival_speedup_ratio
     field = "trace_path" if ratio == 1 else "arrival_speedup_ratio"
     return _Span(facts.duration_ms / _MS / ratio, field)

@@ -38,6 +38,7 @@ class TraceFacts:
         size_bytes: likewise.
         sessions: those of more than one turn.
         later_turns: the turns of sessions but the first of each.
+        delays_ms: the delays of all of these together.
         is_sorted: whether the lines stand in the order of their timestamps.
         is_normal: whether the file is plain text of lines that have only what a replay reads.
         others: a few of the fields that no replay of ours reads.
@@ -56,6 +57,7 @@ class TraceFacts:
     is_normal: bool = True
     sessions: int = 0
     later_turns: int = 0
+    delays_ms: float = 0.0
     others: tuple[str, ...] = ()
 
     @property
@@ -93,6 +95,7 @@ def check_trace(path: Path, *, block_size: int = BLOCK_SIZE) -> TraceFacts:
     digest = hashlib.sha256()
     size = requests = input_tokens = output_tokens = longest = later_turns = sessions = 0
     first, last, previous, last_line = math.inf, -math.inf, -math.inf, 0
+    delays = 0.0
     is_sorted = is_normal = True
     others: set[str] = set()
     with open_trace(path) as text:
@@ -108,6 +111,7 @@ def check_trace(path: Path, *, block_size: int = BLOCK_SIZE) -> TraceFacts:
             longest = max(longest, row.input_length + row.output_length)
             later_turns += turn.number > 0
             sessions += turn.number == 1
+            delays += turn.delay_ms
             is_sorted = is_sorted and turn.order_ms >= previous
             is_normal = is_normal and row.is_normal
             if len(others) < _MOST_OTHERS:
@@ -140,6 +144,7 @@ def check_trace(path: Path, *, block_size: int = BLOCK_SIZE) -> TraceFacts:
         is_normal=is_normal,
         sessions=sessions,
         later_turns=later_turns,
+        delays_ms=delays,
         others=tuple(sorted(others)[:_MOST_OTHERS]),
     )
 

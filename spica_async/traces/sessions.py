@@ -13,11 +13,13 @@ class Turn(NamedTuple):
 
     Attributes:
         number: from 0 in its session.
+        delay_ms: from the answer before it in its session until it arrives.
         arrival_ms: when it arrives, if each answer before it in its session takes no time.
         order_ms: a file whose rows ascend in it is in order; in a session it is the order of turns.
     """
 
     number: int
+    delay_ms: float
     arrival_ms: float
     order_ms: float
 
@@ -62,7 +64,7 @@ class Sessions:
         session.turns += 1
         session.arrival_ms += delay
         session.timestamp_ms = timestamp
-        return Turn(session.turns - 1, session.arrival_ms, timestamp)
+        return Turn(session.turns - 1, delay, session.arrival_ms, timestamp)
 
     def _first(self, row: TraceRow) -> Turn:
         if row.timestamp_ms is None:
@@ -76,4 +78,4 @@ class Sessions:
             self._known[row.session_id] = _Session(
                 1, row.timestamp_ms, row.timestamp_ms, timed_by_delay=row.delay_ms is not None
             )
-        return Turn(0, row.timestamp_ms, row.timestamp_ms)
+        return Turn(0, 0.0, row.timestamp_ms, row.timestamp_ms)

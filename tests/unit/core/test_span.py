@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -77,6 +78,20 @@ def test_a_synthetic_load_that_lasts_too_long() -> None:
     pause: dict[str, Any] = {"turns_per_session": 3, "inter_turn_delay_ms": 1e12, "concurrency": 4}
     with pytest.raises(InputError, match=r"workload\.inter_turn_delay_ms: .* 23,148 days"):
         check_span(Workload(**LENGTHS, num_request_ratio=1.0, **pause), ["disabled"], None)
+
+
+def test_delays_count_as_often_as_sessions_follow_each_other() -> None:
+    pause: dict[str, Any] = {"turns_per_session": 2, "inter_turn_delay_ms": 1000.0 * DAY}
+    twice = Workload(**LENGTHS, num_request_ratio=2.0, concurrency=4, **pause)
+    check_span(twice, ["load_180_5"], None)
+    often = Workload(**LENGTHS, num_request_ratio=400.0, concurrency=4, **pause)
+    with pytest.raises(InputError, match=r"workload\.inter_turn_delay_ms: .* 400 days"):
+        check_span(often, ["disabled"], None)
+    sessions = replace(facts(DAY), delays_ms=4000.0 * 400 * DAY)
+    check_span(traced(), ["load_180_5"], sessions)
+    check_span(traced(replay_concurrency=40), ["load_180_5"], sessions)
+    with pytest.raises(InputError, match=r"workload\.trace_path: .* 400 days"):
+        check_span(traced(replay_concurrency=4), ["disabled"], sessions)
 
 
 @pytest.mark.parametrize(

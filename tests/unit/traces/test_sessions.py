@@ -49,6 +49,7 @@ def test_a_trace_of_sessions(tmp_path: Path) -> None:
     facts = check_trace(path)
 
     assert (facts.requests, facts.sessions, facts.later_turns) == (6, 1, 3)
+    assert facts.delays_ms == 150.5
     assert facts.is_sorted
     assert facts.is_normal
     arrivals = [request.timestamp_ms for request in read_requests(path)]
