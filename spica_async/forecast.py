@@ -11,20 +11,20 @@ from outside, in the process that may import them.
 from __future__ import annotations
 
 import math
-import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Final, Literal, NamedTuple, Protocol, TypeAlias, TypeVar, cast
+from typing import Final, Literal, NamedTuple, Protocol, TypeAlias, cast
 
 from schemas.messages import TraceLoad
 from schemas.presets import SCALING_POLICIES, PresetFields, expand, expand_load_predictor
 from schemas.search_space import CompositeEntry
-from spica_async.traces.arrivals import write_replayed_arrivals
 
 FALLBACK_PREDICTOR: Final = "constant_last"
+
+# A fit of one series takes a tenth of a second, and there are dozens to each window.
+_MOST_FORECASTS: Final = 64
 
 SkipReason = Literal[
     "no_throughput_scaling_candidate", "static_workload_constant", "closed_loop_trace_constant"
@@ -145,33 +145,6 @@ def predictor_without_sweep(
     return None
 
 
-WindowT = TypeVar("WindowT", bound=Window)
-
-
-def windows_by_interval(
-    trace: TraceLoad,
-    intervals: Sequence[int],
-    trace_windows: Callable[[Path, int], Sequence[WindowT]],
-) -> dict[int, Sequence[WindowT]]:
-    """The windows that the planner will see while the trace is replayed in an open loop.
-
-    The replay starts at the first arrival and divides the times by `arrival_speedup_ratio`, and so
-    do these windows: at twice the speed a window holds twice the requests.
-
-    Args:
-        trace: the trace and its speed.
-        intervals: throughput intervals in seconds.
-        trace_windows: makes windows of a Mooncake file and an interval in seconds.
-
-    Raises:
-        TraceError: if the trace does not pass its check.
-    """
-    with tempfile.TemporaryDirectory(prefix="spica-windows-") as folder:
-        replayed = Path(folder) / "replayed.jsonl"
-        write_replayed_arrivals(trace, replayed)
-        return {interval: trace_windows(replayed, interval) for interval in intervals}
-
-
 def sweep_load_predictor(
     entries: Sequence[CompositeEntry],
     intervals: Sequence[int],
@@ -209,6 +182,8 @@ def window_loss(forecast: WindowLoad, actual: WindowLoad) -> float:
     0.1 each. Below 0 a forecast counts as 0. An idle window counts with the planner's own figures
     for it, all 0.
     """
+    # Before the products: two forecasts below 0 would make a load above it.
+    forecast, actual = _at_least_zero(forecast), _at_least_zero(actual)
     return (
         0.4 * _log_error(forecast.requests * forecast.isl, actual.requests * actual.isl)
         + 0.4 * _log_error(forecast.requests * forecast.osl, actual.requests * actual.osl)
@@ -217,8 +192,13 @@ def window_loss(forecast: WindowLoad, actual: WindowLoad) -> float:
     )
 
 
+def _at_least_zero(load: WindowLoad) -> WindowLoad:
+    # Not with max, for which a NaN is no more than 0; it must come through.
+    return WindowLoad(*(0.0 if value < 0 else value for value in load))
+
+
 def _log_error(forecast: float, actual: float) -> float:
-    return abs(math.log1p(max(forecast, 0.0)) - math.log1p(max(actual, 0.0)))
+    return abs(math.log1p(forecast) - math.log1p(actual))
 
 
 def _constant(intervals: Sequence[int], reason: SkipReason) -> LoadPredictorResult:
@@ -297,7 +277,11 @@ def _score(
     try:
         with _without_warnings():
             forecaster.observe(loads[0])
+            scored = _scored(warm_up, len(loads))
             for number, load in enumerate(loads[1:], start=1):
+                if number >= warm_up and number not in scored:
+                    forecaster.observe(load)
+                    continue
                 # Not scored before the warm-up; but the planner asks then as well, and what it
                 # asks first may be what a model is fitted to.
                 forecast = forecaster.forecast()
@@ -310,6 +294,15 @@ def _score(
     except Exception as error:  # noqa: BLE001 - a fit may fail in any way; the loss keeps it.
         return EntryLoss(entry, math.inf, _described(error))
     return EntryLoss(entry, math.fsum(losses) / len(losses))
+
+
+def _scored(first: int, end: int) -> frozenset[int]:
+    """Which of the windows from `first` to `end` are forecast: all, or as many as may be, evenly.
+
+    The others are only observed, which is quick and all that a later forecast needs of them.
+    """
+    count = min(end - first, _MOST_FORECASTS)
+    return frozenset(first + (end - first) * position // count for position in range(count))
 
 
 @contextmanager

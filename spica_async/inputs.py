@@ -14,9 +14,10 @@ from spica_async.config import load_config
 from spica_async.errors import InputError, SpicaError
 from spica_async.loads import trace_load
 from spica_async.plan.process import make_plan
+from spica_async.plan.span import check_span
 from spica_async.plan.types import Progress, SweepPlan
 from spica_async.planner import filter_scaling_policies
-from spica_async.traces.check import TraceError, check_trace, sorted_copy
+from spica_async.traces.check import TraceError, TraceFacts, check_trace, normal_copy
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,25 +75,42 @@ def inputs_of(config: SmartSearchConfig, note: Callable[[str], None]) -> Inputs:
         InputError: if something is wrong with the trace, or does not go with the goal.
     """
     # Asked again by the plan, in a process of its own; here so that a mistake shows at once.
-    filter_scaling_policies(config)
+    policies = filter_scaling_policies(config).kept
     workload = config.workload
     if workload.trace_path is None:
+        check_span(workload, policies, None)
         return Inputs(config, None, (workload.isl or 0) + (workload.osl or 0))
     try:
         facts = check_trace(workload.trace_path)
-        if not facts.is_sorted:
-            note(f"warning: {facts.path} is not in order of its timestamps; a sorted copy is used")
-            facts = check_trace(_sorted(facts.path))
+        _note_trace(facts, note)
+        if not (facts.is_sorted and facts.is_normal):
+            facts = check_trace(_normal(facts.path))
+            note(f"what is replayed is the copy {facts.path}")
     except TraceError as error:
         raise InputError(f"workload.trace_path: {error}") from None
+    check_span(workload, policies, facts)
     return Inputs(config, trace_load(workload, facts), facts.longest_request)
 
 
-def _sorted(trace: Path) -> Path:
+def _note_trace(facts: TraceFacts, note: Callable[[str], None]) -> None:
+    if not facts.is_sorted:
+        note(f"warning: {facts.path} is not in order of its timestamps; a sorted copy is used")
+    if facts.others:
+        names = ", ".join(facts.others)
+        note(f"warning: {facts.path} has fields that have no effect in a replay: {names}")
+    if facts.sessions:
+        note(
+            f"{facts.path}: sessions of several turns: {facts.sessions:,}, each a closed loop; "
+            f"{facts.later_turns:,} of {facts.requests:,} requests wait for the answer before them "
+            "and then for their delay"
+        )
+
+
+def _normal(trace: Path) -> Path:
     folder = user_cache_path("spica-async") / "traces"
     try:
-        return sorted_copy(trace, folder)
+        return normal_copy(trace, folder)
     except OSError as error:
         raise SpicaError(
-            f"no sorted copy of the trace can be written to {folder}: {error.strerror or error}"
+            f"no copy of the trace can be written to {folder}: {error.strerror or error}"
         ) from None

@@ -263,8 +263,9 @@ def check_same(
         )
     if past.trace_sha256 != trace_sha256:
         raise SpicaError(
-            "workload.trace_path: the trace has changed since the sweep was begun: put back the"
-            " one that it was begun with, or run the sweep's config.yaml anew"
+            "workload.trace_path: the trace has changed since the sweep was begun, or another"
+            " version read other fields of it: put back the one that it was begun with, or run the"
+            " sweep's config.yaml anew"
         )
     model_sha256 = model_digest(plan)
     if past.model_sha256 not in (None, model_sha256):

@@ -19,12 +19,12 @@ from schemas.config import SmartSearchConfig
 from schemas.workload import Workload
 from spica_async.engine import planner
 from spica_async.errors import InputError
-from spica_async.forecast import windows_by_interval
 from spica_async.inputs import inputs_of
 from spica_async.plan.offered import offered_load
+from spica_async.traces.arrivals import windows_by_interval
 
 _LONGEST_LINE: Final = 1000
-_MOST_WINDOWS: Final = 20_000
+_MOST_WINDOWS: Final = 1000
 """Above, planning has to refuse a trace before it makes windows."""
 _UNPRINTABLE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _PLACE: Final = re.compile(
@@ -114,14 +114,10 @@ class Traces:
         return self._forecast(inputs.trace) if trace.requests else "sound"
 
     def _forecast(self, trace: Any) -> str:
-        windows = windows_by_interval(trace, (180,), self._bounded_windows)
-        return "sound" if windows[180] else "sound, of more windows than any forecast needs"
-
-    def _bounded_windows(self, path: Path, interval_seconds: int) -> Sequence[Any]:
-        times = [json.loads(line)["timestamp"] for line in path.read_text().splitlines()]
-        if (max(times) - min(times)) / 1000 / interval_seconds > _MOST_WINDOWS:
-            return []
-        return self._trace_windows(path, interval_seconds)
+        windows = windows_by_interval(trace, (180,), self._trace_windows)
+        if not 0 < len(windows[180]) <= _MOST_WINDOWS:
+            raise Wrong(f"{len(windows[180])} windows")
+        return "sound"
 
 
 @contextmanager

@@ -129,6 +129,8 @@ class SweepManager:
         sweep = replace(sweep, token=token)
         if (known := await self._known(sweep)) is not None:
             return known
+        # Before the trace is read, which may take long; what is counted under the lock decides.
+        await self._check_queue()
         await self.runner.inputs(config)
         async with self._submitting:
             await self._check_queue()

@@ -28,7 +28,6 @@ from spica_async.forecast import (
     predictor_without_sweep,
     sweep_load_predictor,
     throughput_intervals,
-    windows_by_interval,
 )
 from spica_async.plan.branches import BranchBuilder
 from spica_async.plan.budget import enumerable_points
@@ -44,6 +43,7 @@ from spica_async.space.knobs import (
     enables,
     scales,
 )
+from spica_async.traces.arrivals import windows_by_interval
 
 # To look through more takes longer than to find good ones by searching.
 _MOST_CONFIGS = 4_000_000

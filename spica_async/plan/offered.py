@@ -71,7 +71,9 @@ def _trace_means(trace: TraceLoad) -> OfferedLoad:
     head = list(
         itertools.islice(read_requests(Path(trace.path), block_size=trace.block_size), _TRACE_HEAD)
     )
-    span_ms = head[-1].timestamp_ms - head[0].timestamp_ms
+    times = [request.timestamp_ms for request in head]
+    # Not the last one's less the first one's: turns of a session may stand before their time.
+    span_ms = max(times) - min(times)
     per_ms = None
     if trace.concurrency is None:
         # Requests that arrive at once are a rate as well: of all of them in a millisecond.

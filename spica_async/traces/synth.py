@@ -26,6 +26,10 @@ _OPEN_CONVERSATIONS: Final = 64  # Those that may go on; older ones have ended.
 _READING_MS: Final = 2000
 _GENERATION_MS_PER_TOKEN: Final = 20
 _LONGEST_SECONDS: Final = 31 * 24 * 3600
+# All arrivals are in memory at once, and the ids of one input.
+_MOST_REQUESTS: Final = 10_000_000
+_LONGEST_INPUT: Final = 100_000_000
+_GREATEST_BURST: Final = 1_000_000_000
 # Blocks of each system prompt; the first is the most used.
 _SYSTEM_PROMPT_BLOCKS: Final = (1, 2, 1, 3)
 _SYSTEM_PROMPT_WEIGHTS: Final = (8, 4, 2, 1)
@@ -75,13 +79,13 @@ class SynthConfig:
         """Refuse what no trace can be made of."""
         # Random takes the absolute value of a seed: a negative one would repeat another's trace.
         _require("seed", self.seed, low=0)
-        _require("requests", self.requests, low=1)
+        _require("requests", self.requests, low=1, high=_MOST_REQUESTS)
         _require("duration_seconds", self.duration_seconds, low=1, high=_LONGEST_SECONDS)
-        _require("max_input_length", self.max_input_length, low=1)
+        _require("max_input_length", self.max_input_length, low=1, high=_LONGEST_INPUT)
         _require("max_output_length", self.max_output_length, low=1)
         _require("mean_input_length", self.mean_input_length, low=1, high=self.max_input_length)
         _require("mean_output_length", self.mean_output_length, low=1, high=self.max_output_length)
-        _require("burst_factor", self.burst_factor, low=1)
+        _require("burst_factor", self.burst_factor, low=1, high=_GREATEST_BURST)
         _require("prefix_sharing", self.prefix_sharing, low=0, high=1)
 
 

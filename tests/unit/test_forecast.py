@@ -26,8 +26,8 @@ from spica_async.forecast import (
     sweep_load_predictor,
     throughput_intervals,
     window_loss,
-    windows_by_interval,
 )
+from spica_async.traces.arrivals import windows_by_interval
 
 
 @dataclass(frozen=True)
@@ -119,6 +119,10 @@ def test_each_term_has_its_weight() -> None:
 
 def test_a_negative_forecast_counts_as_zero() -> None:
     assert window_loss(WindowLoad(1, -5, -7), WindowLoad(1, 0, 0)) == 0
+    # Also where two of them are multiplied.
+    assert window_loss(WindowLoad(-3, -5, -7), WindowLoad(0, 0, 0)) == 0
+    actual = WindowLoad(3, 5, 7)
+    assert window_loss(WindowLoad(-3, -5, -7), actual) == window_loss(WindowLoad(0, 0, 0), actual)
 
 
 amounts = st.floats(0, 1e9)
@@ -259,6 +263,36 @@ def test_without_a_warm_up_the_first_window_is_still_only_observed() -> None:
     assert result.losses[180][0].loss == pytest.approx(
         window_loss(WindowLoad(10, 1000, 100), WindowLoad(11, 1010, 99))
     )
+
+
+def test_of_a_long_trace_a_part_is_forecast_evenly_and_all_of_it_is_observed() -> None:
+    asked: list[int] = []
+
+    def noting(observed: list[float]) -> float:
+        asked.append(len(observed))
+        return observed[-1]
+
+    loads = [Window(n, 100, 10) for n in range(1, 1001)]
+    fakes: list[Fake] = []
+
+    def made() -> Fake:
+        fakes.append(Fake(noting, minimum_data_points=5))
+        return fakes[-1]
+
+    result = sweep(Factory(constant=made), ["constant_last"], loads)
+
+    # The warm-up, then 64 windows, once for each of the three series.
+    assert len(asked) == 3 * (4 + 64)
+    windows = asked[::3]
+    assert windows[:4] == [1, 2, 3, 4]
+    assert {later - earlier for earlier, later in pairwise(windows[4:])} == {15, 16}
+    assert windows[-1] > 980
+    assert [len(one.observed) for one in fakes] == [1000] * 3
+    (scored,) = result.losses[180]
+    expected = [
+        window_loss(WindowLoad(n, 100, 10), WindowLoad(n + 1, 100, 10)) for n in windows[4:]
+    ]
+    assert scored.loss == pytest.approx(math.fsum(expected) / 64)
 
 
 def test_nothing_is_forecast_of_a_single_window() -> None:
@@ -477,3 +511,28 @@ def test_windows_are_made_of_the_arrivals_as_replayed(tmp_path: Path, speedup: f
         for t, i in ((2_500, 16), (0, 17), (5_000, 18))
     ]
     assert asked == [(180, expected), (600, expected)]
+
+
+def test_windows_of_a_trace_without_end_are_bounded(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    path.write_text(
+        "".join(
+            json.dumps({"timestamp": t, "input_length": 16, "output_length": 8, "hash_ids": [1]})
+            + "\n"
+            for t in (0, 999_999, 1_000_000, 10**10)
+        )
+    )
+    seen: dict[int, list[float]] = {}
+
+    def trace_windows(replayed: Path, interval_seconds: int) -> list[Window]:
+        rows = [json.loads(text) for text in replayed.read_text().splitlines()]
+        seen[interval_seconds] = [row["timestamp"] for row in rows]
+        return []
+
+    windows_by_interval(trace_load(path, block_size=32), [1, 180, 10**300], trace_windows)
+
+    assert seen == {
+        1: [0, 999_999],
+        180: [0, 999_999, 1_000_000],
+        10**300: [0, 999_999, 1_000_000, 10**10],
+    }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -281,6 +281,24 @@ async def test_no_more_wait_than_may(where: Path, tmp_path: Path) -> None:
             await run.submit()
         with pytest.raises(QueueFullError, match="2 sweeps are queued"):
             await run.submit()
+
+
+async def test_a_full_queue_reads_no_trace(
+    where: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[SmartSearchConfig] = []
+
+    def noted(config: SmartSearchConfig, note: Callable[[str], None]) -> Inputs:
+        read.append(config)
+        return quick_inputs(config, note)
+
+    monkeypatch.setattr("spica_async.daemon.runner.inputs_of", noted)
+    async with daemon(where, tmp_path, max_queued=1) as run:
+        run.manager.runner.on_bus(BusState.CONNECTING, "so that none is begun")
+        await run.submit()
+        with pytest.raises(QueueFullError):
+            await run.submit()
+    assert len(read) == 1
 
 
 async def test_a_submission_that_comes_again_makes_no_other_sweep(

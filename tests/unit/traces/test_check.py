@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from spica_async.traces import check
-from spica_async.traces.check import TraceError, check_trace, read_requests, sorted_copy
+from spica_async.traces import check, text
+from spica_async.traces.check import TraceError, check_trace, normal_copy, read_requests
 
 TRACES = Path(os.environ.get("SPICA_TRACES", Path(__file__).parents[4] / "shared" / "traces"))
 
@@ -143,8 +143,8 @@ def test_a_bad_line_is_named(tmp_path: Path, bad: str | bytes, problem: str) -> 
     with pytest.raises(TraceError, match="line 3"):
         list(read_requests(path))
     with pytest.raises(TraceError, match="line 3"):
-        sorted_copy(path, tmp_path / "copies")
-    assert not (tmp_path / "copies").exists()
+        normal_copy(path, tmp_path / "copies")
+    assert not list((tmp_path / "copies").iterdir())
 
 
 @pytest.mark.parametrize("content", ["", "\n \n"])
@@ -172,10 +172,10 @@ def test_a_line_takes_bounded_memory(tmp_path: Path, monkeypatch: pytest.MonkeyP
     path = written(tmp_path, line(), line())
     length = len(line()) + 1
 
-    monkeypatch.setattr(check, "_MAX_LINE_BYTES", length)
+    monkeypatch.setattr(text, "_MAX_LINE_BYTES", length)
     assert check_trace(path).requests == 2
 
-    monkeypatch.setattr(check, "_MAX_LINE_BYTES", length - 1)
+    monkeypatch.setattr(text, "_MAX_LINE_BYTES", length - 1)
     with pytest.raises(TraceError, match=f"line 1: too long; allowed: {length - 1} bytes"):
         check_trace(path)
 
@@ -195,23 +195,36 @@ def test_an_error_survives_the_way_between_processes(tmp_path: Path) -> None:
     assert str(error) == f"{tmp_path}, line 7: bad"
 
 
-def test_sorted_copy_is_stable_and_named_by_its_source(tmp_path: Path) -> None:
+def test_the_copy_is_in_a_stable_order_and_named_by_its_digest(tmp_path: Path) -> None:
     unsorted = [line(timestamp=t, output_length=n + 1) for n, t in enumerate([7, 5, 7, 0, 5])]
     path = tmp_path / "trace.jsonl"
     # The last line has no end, and moves.
     path.write_text(unsorted[0] + "\r\n\n" + "\n".join(unsorted[1:]), newline="")
     source = check_trace(path)
 
-    copy = sorted_copy(path, tmp_path / "deep" / "copies")
+    copy = normal_copy(path, tmp_path / "deep" / "copies")
 
-    assert copy == tmp_path / "deep" / "copies" / f"{source.sha256}.jsonl"
+    facts = check_trace(copy)
+    assert copy == tmp_path / "deep" / "copies" / f"{facts.sha256}.jsonl"
+    assert facts.sha256 == hashlib.sha256(copy.read_bytes()).hexdigest()
     assert copy.read_text() == "".join(unsorted[n] + "\n" for n in (3, 1, 4, 0, 2))
     assert list(copy.parent.iterdir()) == [copy]
-    facts = check_trace(copy)
     assert facts.is_sorted
     assert (facts.requests, facts.total_tokens) == (source.requests, source.total_tokens)
-    # Once more over what is there.
-    assert sorted_copy(path, copy.parent) == copy
+
+
+def test_a_copy_that_is_there_is_left_alone_unless_it_is_damaged(tmp_path: Path) -> None:
+    path = written(tmp_path, line(timestamp=7), line(timestamp=5))
+    copy = normal_copy(path, tmp_path / "copies")
+    content, status = copy.read_bytes(), copy.stat()
+
+    assert normal_copy(path, tmp_path / "copies") == copy
+    again = copy.stat()
+    assert (again.st_ino, again.st_mtime_ns) == (status.st_ino, status.st_mtime_ns)
+
+    copy.write_bytes(content[:-7])
+    assert normal_copy(path, tmp_path / "copies") == copy
+    assert copy.read_bytes() == content
 
 
 @pytest.mark.parametrize(
@@ -226,4 +239,4 @@ def test_the_published_traces_pass(tmp_path: Path, name: str, requests: int) -> 
 
     assert facts.requests == requests
     assert facts.is_sorted
-    assert sorted_copy(path, tmp_path).read_bytes() == path.read_bytes()
+    assert normal_copy(path, tmp_path).read_bytes() == path.read_bytes()

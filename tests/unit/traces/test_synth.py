@@ -280,9 +280,9 @@ BAD_FIELDS = {
     "duration_seconds": (0.999, math.nan, math.inf, 31 * 86_400 + 1),
     "mean_input_length": (0.5, math.nan, 131_073),
     "mean_output_length": (0, 2_001),
-    "max_input_length": (0,),
+    "max_input_length": (0, 100_000_001),
     "max_output_length": (0,),
-    "burst_factor": (0.99, math.inf, math.nan),
+    "burst_factor": (0.99, math.inf, math.nan, 1.1e9),
     "prefix_sharing": (-0.01, 1.01, math.nan),
 }
 

@@ -19,7 +19,7 @@ EMPTY = answer(json.dumps([]).encode())
 async def listed(url: str) -> list[object]:
     def ask() -> list[object]:
         with DaemonClient(DaemonAddress(url.removesuffix("/trace"), None)) as client:
-            return list(client.sweeps())
+            return list(client.sweeps(most=1))
 
     return await asyncio.to_thread(ask)
 
