@@ -25,7 +25,7 @@ from spica_async.traces.arrivals import windows_by_interval
 
 _LONGEST_LINE: Final = 1000
 _MOST_WINDOWS: Final = 1000
-"""Above, planning has to refuse a trace before it makes windows."""
+"""Of one interval; a forecast needs no more of a long trace."""
 _UNPRINTABLE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _PLACE: Final = re.compile(
     r"^workload\.(trace_path: .*trace\.jsonl(, line \d+)?: .|arrival_speedup_ratio: .)"
