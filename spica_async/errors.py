@@ -17,6 +17,18 @@ class InputError(SpicaError):
     """What was given cannot be searched; the message names the field, line or file."""
 
 
+def file_problem(error: OSError | ValueError | RuntimeError) -> str:
+    """What the system has against a path that somebody named, in a few words without the path.
+
+    Besides errors of the system these are what Python raises of itself: ValueError for a NUL byte
+    or half a character, RuntimeError for a loop of links or a home that nobody has.
+    """
+    if isinstance(error, UnicodeError):
+        return "a name that is no text"
+    text = (error.strerror if isinstance(error, OSError) else None) or str(error)
+    return " ".join(text.lower().split())
+
+
 def keep_traceback(text: str) -> str:
     """Write a traceback to a file of its own, for the user to pass on rather than to read.
 
@@ -30,7 +42,7 @@ def keep_traceback(text: str) -> str:
         ) as file:
             file.write(text)
     except OSError as error:
-        return f"{last} (no details could be kept: {error.strerror})"
+        return f"{last} (no details could be kept: {file_problem(error)})"
     return f"{last} (details in {file.name})"
 
 

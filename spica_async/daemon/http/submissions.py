@@ -13,13 +13,13 @@ from starlette.requests import Request
 
 from schemas.config import SmartSearchConfig
 from schemas.daemon import SweepSubmission
-from spica_async.config import describe, parse_yaml
+from spica_async.config import describe
 from spica_async.daemon.http.problems import ProblemError
+from spica_async.documents import check_values, decode, parse_json, parse_yaml
 from spica_async.errors import InputError
 
 JSON_TYPES: Final = frozenset({"application/json"})
 YAML_TYPES: Final = frozenset({"application/yaml", "text/yaml"})
-_MOST_NODES: Final = 100_000
 _READ_IN_VAIN: Final = 16
 """How many times the longest body is taken and dropped, for its sender to read why."""
 
@@ -97,10 +97,7 @@ async def _read(request: Request, most: int) -> bytes:
 
 
 def _understand(body: bytes, *, yaml: bool, priority: int | None, use_cache: bool | None) -> Wish:
-    try:
-        text = body.decode()
-    except UnicodeDecodeError as error:
-        raise InputError(f"not a UTF-8 text ({error.reason})") from None
+    text = decode(body)
     submission = SweepSubmission(config={}) if yaml else _from_json(text)
     config = config_from_document(parse_yaml(text) if yaml else submission.config)
     return Wish(
@@ -112,12 +109,13 @@ def _understand(body: bytes, *, yaml: bool, priority: int | None, use_cache: boo
 
 def _from_json(text: str) -> SweepSubmission:
     try:
-        return SweepSubmission.model_validate_json(text)
+        document = parse_json(text)
+    except InputError as error:
+        # Fields are named as they are where the configuration is a file.
+        raise InputError(str(error).removeprefix("config.")) from None
+    try:
+        return SweepSubmission.model_validate(document)
     except ValidationError as error:
-        first = error.errors()[0]
-        if first["type"] == "json_invalid":
-            # Its own input is the whole text.
-            raise InputError(f"not valid JSON: {first['ctx']['error']}") from None
         raise InputError("\n".join(describe(error, SweepSubmission))) from None
 
 
@@ -127,7 +125,7 @@ def config_from_document(document: Mapping[str, Any]) -> SmartSearchConfig:
     Raises:
         InputError: it breaks a rule.
     """
-    _refuse_too_many(document)
+    check_values(document)
     try:
         config = SmartSearchConfig.model_validate(document)
     except ValidationError as error:
@@ -139,22 +137,3 @@ def config_from_document(document: Mapping[str, Any]) -> SmartSearchConfig:
             " relative to; give the absolute path on the daemon's machine"
         )
     return config
-
-
-def _refuse_too_many(document: Mapping[str, Any]) -> None:
-    """Stop at aliases within aliases, a few lines of YAML that would fill the memory.
-
-    Raises:
-        InputError: written out, the document has more values than any configuration needs.
-    """
-    waiting: list[Any] = [document]
-    seen = 0
-    while waiting:
-        value = waiting.pop()
-        seen += 1
-        if isinstance(value, Mapping):
-            waiting.extend(value.values())
-        elif isinstance(value, list):
-            waiting.extend(value)
-        if seen + len(waiting) > _MOST_NODES:
-            raise InputError(f"the configuration has more than {_MOST_NODES:,} values")
