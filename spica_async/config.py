@@ -14,6 +14,7 @@ from schemas.base import FieldError
 from schemas.config import SmartSearchConfig
 from schemas.search_space import COMPOSITE_MODELS
 from spica_async.documents import MOST_BYTES, decode, parse_json, parse_yaml, shown_key
+from spica_async.engine.model_folder import is_model_folder
 from spica_async.errors import InputError, file_problem
 
 _LONGEST_VALUE: Final = 100
@@ -57,18 +58,38 @@ def _read(path: Path) -> dict[str, Any]:
 def _resolve_paths(config: SmartSearchConfig, folder: Path) -> SmartSearchConfig:
     model = folder / config.search_space.model_name
     # Anything else is a model's id, though it may look like a path.
-    if (model / "config.json").is_file():
-        space = config.search_space.model_copy(update={"model_name": str(model.resolve())})
+    if _is_model_folder(model):
+        name = str(_resolved("search_space.model_name", model))
+        space = config.search_space.model_copy(update={"model_name": name})
         config = config.model_copy(update={"search_space": space})
     trace = config.workload.trace_path
     if trace is None:
         return config
     try:
-        path = (folder / trace.expanduser()).resolve()
+        trace = trace.expanduser()
     except RuntimeError:
         raise InputError(f"workload.trace_path: {trace} starts at no known user's home") from None
+    path = _resolved("workload.trace_path", folder / trace)
     workload = config.workload.model_copy(update={"trace_path": path})
     return config.model_copy(update={"workload": workload})
+
+
+def _is_model_folder(path: Path) -> bool:
+    try:
+        return is_model_folder(path)
+    except OSError as error:
+        raise InputError(f"search_space.model_name: {path}: {file_problem(error)}") from None
+
+
+def _resolved(field: str, path: Path) -> Path:
+    """The path that messages and journals are to have, which are text."""
+    try:
+        resolved = path.resolve()
+        str(resolved).encode()
+    except (OSError, RuntimeError, ValueError) as error:
+        shown = str(path).encode(errors="replace").decode()
+        raise InputError(f"{field}: {shown}: {file_problem(error)}") from None
+    return resolved
 
 
 def _describe_one(details: ErrorDetails, model: type[BaseModel]) -> str:

@@ -43,9 +43,16 @@ class Inputs:
             space, workload = self.config.search_space, self.config.workload
             field = "workload.trace_path" if workload.is_trace else "workload.isl"
             limit = "context_length" if space.context_length else "the model's longest sequence"
+            extension = plan.model.extension
+            more = ""
+            if extension and not space.context_length and self.longest_request <= extension.longest:
+                more = (
+                    f"; search_space.context_length may be up to {extension.longest} for servers"
+                    f" that are set up for it: {extension.setting(self.longest_request)}"
+                )
             raise InputError(
                 f"{field}: the longest request has {self.longest_request} tokens, "
-                f"{limit} is {plan.longest_sequence}"
+                f"{limit} is {plan.longest_sequence}{more}"
             )
         return plan
 

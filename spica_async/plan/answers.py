@@ -23,7 +23,7 @@ AnswerT = TypeVar("AnswerT")
 log = structlog.get_logger(__name__)
 
 # Counted up whenever the engine is asked in another way, or an answer is read otherwise.
-_FORM: Final = 1
+_FORM: Final = 2
 # Another planning process writes for a millisecond.
 _PATIENCE_SECONDS: Final = 5.0
 _UNUSED_AFTER_SECONDS: Final = 30 * 24 * 3600
