@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
+import traceback
 
 
 class SpicaError(Exception):
@@ -27,6 +29,19 @@ def file_problem(error: OSError | ValueError | RuntimeError) -> str:
         return "a name that is no text"
     text = (error.strerror if isinstance(error, OSError) else None) or str(error)
     return " ".join(text.lower().split())
+
+
+def unforeseen(error: BaseException) -> str:
+    """One line on an error that nobody has foreseen.
+
+    What the system has against a file is for whoever has the file, wherever it turned up; anything
+    else is a bug of ours, whose traceback is kept.
+    """
+    if isinstance(error, OSError) and error.filename is not None:
+        name = error.filename
+        shown = os.fsdecode(name) if isinstance(name, bytes) else name
+        return f"{shown}: {file_problem(error)}"
+    return f"unexpected: {keep_traceback(''.join(traceback.format_exception(error)))}"
 
 
 def keep_traceback(text: str) -> str:

@@ -11,7 +11,7 @@ from platformdirs import user_cache_path
 from schemas.config import SmartSearchConfig
 from schemas.messages import TraceLoad
 from spica_async.config import load_config
-from spica_async.errors import InputError, SpicaError
+from spica_async.errors import InputError, SpicaError, file_problem
 from spica_async.loads import trace_load
 from spica_async.plan.process import make_plan
 from spica_async.plan.types import Progress, SweepPlan
@@ -101,5 +101,5 @@ def _sorted(trace: Path) -> Path:
         return sorted_copy(trace, folder)
     except OSError as error:
         raise SpicaError(
-            f"no sorted copy of the trace can be written to {folder}: {error.strerror or error}"
+            f"no sorted copy of the trace can be written to {folder}: {file_problem(error)}"
         ) from None
