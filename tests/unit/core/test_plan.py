@@ -12,7 +12,7 @@ from support.planning import ROOMY, FakeEngine, configs, plan, refusal, reject_t
 from schemas.messages import Sample
 from schemas.search_space import Role
 from spica_async.engine.refusals import ShapeRejectedError
-from spica_async.plan.types import Dropped
+from spica_async.plan.types import Dropped, dropped_lines
 from spica_async.space.capacity import CapacityKey
 from spica_async.space.pool import ParallelConfig, RoleDeployment
 from spica_async.space.shapes import ParallelShape
@@ -306,3 +306,19 @@ def test_no_pin_leaves_the_limits(menu: list[dict[str, int]], one: int, other: i
         pool = plan(space).branches[0].pool
         assert len(pool) == len({(pin["tp"], pin["replicas"]) for pin in menu})
         assert set(pool.used_gpus.tolist()) == set(used)
+
+
+def test_one_reason_is_said_once_with_a_count() -> None:
+    def nothing_measured(*_: object) -> int:
+        raise ShapeRejectedError("no_performance_data", "never measured")
+
+    found = refusal({"gpu_budget": 16}, FakeEngine(is_moe=True, tokens=nothing_measured))
+
+    (line,) = [line for line in found.splitlines() if "never measured" in line]
+    assert line.startswith("  agg vllm agg tp 1, agg vllm agg attention_dp 2 moe_ep 2, ")
+    assert line.endswith(" and 14 more: never measured")
+
+
+def test_reasons_with_other_figures_are_reasons_of_their_own() -> None:
+    dropped = [Dropped("a", "1 token"), Dropped("b", "2 tokens"), Dropped("c", "1 token")]
+    assert dropped_lines(dropped) == ["a, c: 1 token", "b: 2 tokens"]
