@@ -6,13 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from platformdirs import user_cache_path
-
 from schemas.config import SmartSearchConfig
 from schemas.messages import TraceLoad
 from spica_async.config import load_config
 from spica_async.errors import InputError, SpicaError, file_problem
 from spica_async.loads import trace_load
+from spica_async.places import user_cache_folder
 from spica_async.plan.process import make_plan
 from spica_async.plan.types import Progress, SweepPlan
 from spica_async.planner import filter_scaling_policies
@@ -96,7 +95,7 @@ def inputs_of(config: SmartSearchConfig, note: Callable[[str], None]) -> Inputs:
 
 
 def _sorted(trace: Path) -> Path:
-    folder = user_cache_path("spica-async") / "traces"
+    folder = user_cache_folder() / "traces"
     try:
         return sorted_copy(trace, folder)
     except OSError as error:

@@ -1,12 +1,40 @@
-"""Whether something can be written where somebody said, asked before any work and made nowhere."""
+"""Where files go: the user's cache, and whether those that were named can be written."""
 
 from __future__ import annotations
 
 import os
 import stat
+import tempfile
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
+import platformdirs
+
 from spica_async.errors import InputError, file_problem
+
+
+def user_cache_folder() -> Path:
+    """The user's folder for what may be removed whenever nothing runs; made by whoever writes.
+
+    A user of whom no home is known, as in many a container, has one among the temporary files.
+    """
+    with suppress(RuntimeError):
+        return platformdirs.user_cache_path("spica-async")
+    shared = Path(tempfile.gettempdir()) / f"spica-async-{os.getuid()}"
+    try:
+        shared.mkdir(mode=0o700, exist_ok=True)
+        found = shared.lstat()
+    except OSError:
+        return shared
+    # Programs are kept there: no folder of somebody else's making, nor one that others may fill.
+    is_ours = found.st_uid == os.getuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return shared if is_ours and stat.S_ISDIR(found.st_mode) else _own_folder()
+
+
+@cache
+def _own_folder() -> Path:
+    return Path(tempfile.mkdtemp(prefix="spica-async-"))
 
 
 def check_folder(what: str, path: Path) -> None:

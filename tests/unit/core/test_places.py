@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import pwd
 import stat
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,6 +14,7 @@ import pytest
 from spica_async.errors import InputError, unforeseen
 from spica_async.jobs import check_root
 from spica_async.journal.opening import JournalOptions
+from spica_async.places import _own_folder, user_cache_folder
 
 
 def _loop(path: Path) -> Path:
@@ -94,3 +97,51 @@ def test_what_the_system_has_against_a_file_is_no_bug_of_ours() -> None:
         "/\udcff: no space"
     )
     assert unforeseen(OSError("odd")).startswith("unexpected: OSError: odd (details in ")
+
+
+@pytest.fixture
+def _nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A user of whom no home is known."""
+
+    def nobody(_: int) -> pwd.struct_passwd:
+        raise KeyError
+
+    for name in ("HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", nobody)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    _own_folder.cache_clear()
+
+
+@pytest.mark.usefixtures("_nobody")
+def test_a_user_without_a_home_has_a_cache_among_the_temporary_files(tmp_path: Path) -> None:
+    found = user_cache_folder()
+    assert found == user_cache_folder() == tmp_path / f"spica-async-{os.getuid()}"
+    assert stat.S_IMODE(found.stat().st_mode) == 0o700
+
+
+@pytest.mark.usefixtures("_nobody")
+@pytest.mark.parametrize("how", ["open to others", "a link", "somebody else's"])
+def test_a_cache_that_others_can_fill_is_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    trap = tmp_path / f"spica-async-{os.getuid()}"
+    if how == "a link":
+        trap.symlink_to(tmp_path)
+    else:
+        trap.mkdir()
+        trap.chmod(0o777 if how == "open to others" else 0o700)
+    if how == "somebody else's":
+        real = os.getuid()
+        monkeypatch.setattr(os, "getuid", lambda: real + 1)
+        trap = trap.rename(tmp_path / f"spica-async-{os.getuid()}")
+
+    found = user_cache_folder()
+
+    assert found == user_cache_folder() != trap
+    assert found.parent == tmp_path
+
+
+def test_a_home_that_is_named_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert user_cache_folder() == tmp_path / "spica-async"
