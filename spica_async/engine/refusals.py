@@ -15,6 +15,7 @@ _REJECTIONS: Final[tuple[tuple[str, RejectionKind], ...]] = (
     ("divisible by", "indivisible"),
     ("required op-level data unavailable", "no_performance_data"),
     ("no backend version is available", "no_performance_data"),
+    ("ep size cannot be larger than", "indivisible"),
 )
 
 

@@ -34,10 +34,13 @@ _OWN_MEMORY_FRACTIONS: Final[Mapping[Backend, float]] = {"sglang": 0.88}
 """Where a backend's own default is not ours."""
 _LONG_CONTEXT: Final[Mapping[Backend, tuple[str, str]]] = {
     "vllm": ("--hf-overrides", "VLLM_ALLOW_LONG_MAX_MODEL_LEN=1"),
-    "sglang": ("--json-model-override-args", "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1"),
+    "sglang": (
+        "--json-model-override-args and SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1",
+        "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1",
+    ),
     "trtllm": ("the checkpoint's config.json", "TLLM_ALLOW_LONG_MAX_MODEL_LEN=1"),
 }
-"""Where a server takes rope scaling from, and which variable lifts its limit without any."""
+"""Where a server takes rope scaling from, and what lifts its limit without any."""
 
 
 def without_repeats(config: SmartSearchConfig) -> tuple[SmartSearchConfig, list[str]]:
@@ -101,8 +104,8 @@ def _context_warnings(space: SearchSpace, model: ModelFacts) -> list[str]:
         return []
     scaled = model.extension.trained_for is not None
     means = ", ".join(
-        f"{backend}: {where} and {variable}" if scaled else f"{backend}: {variable}"
-        for backend, (where, variable) in _LONG_CONTEXT.items()
+        f"{backend}: {scaling if scaled else limit}"
+        for backend, (scaling, limit) in _LONG_CONTEXT.items()
         if backend in space.backend
     )
     warning = (
