@@ -13,6 +13,7 @@ import pytest
 
 from spica_async.errors import InputError, unforeseen
 from spica_async.jobs import check_root
+from spica_async.journal.address import FileAddress, read_address
 from spica_async.journal.opening import JournalOptions
 from spica_async.places import _own_folder, user_cache_folder
 
@@ -145,3 +146,9 @@ def test_a_cache_that_others_can_fill_is_not_taken(
 def test_a_home_that_is_named_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert user_cache_folder() == tmp_path / "spica-async"
+
+
+def test_a_journal_may_have_a_name_that_is_no_text(tmp_path: Path) -> None:
+    name = os.fsdecode(b"\xff.sqlite3")
+    found = JournalOptions.read(f"sqlite:///{tmp_path}/{name}", tmp_path)
+    assert read_address(found.where) == FileAddress(tmp_path / name)
