@@ -129,7 +129,9 @@ def _check_quantization(
     folder: Path, config: Mapping[str, Any], sidecar: Mapping[str, Any]
 ) -> None:
     """Refuse a quantisation that the engine does not know, or would take for none."""
-    where = f"{CONFIG}: quantization_config" if "quantization_config" in config else _SIDECAR
+    if sidecar and not isinstance(sidecar.get("quantization"), dict):
+        raise ValueError(f"{_SIDECAR}: quantization: a mapping")
+    where = f"{CONFIG}: quantization_config" if config.get("quantization_config") else _SIDECAR
     declared = config.get("quantization_config") or sidecar.get("quantization")
     if not declared:
         _refuse_unread_quantization(folder, config)

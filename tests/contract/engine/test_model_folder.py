@@ -76,15 +76,24 @@ def test_a_folder_is_what_its_id_is_for_every_model_that_ships(tmp_path: Path) -
     assert different == []
 
 
-def test_quantisation_may_stand_beside_the_configuration(write: Write) -> None:
+@pytest.mark.parametrize("inline", [{}, {"quantization_config": None}, {"quantization_config": {}}])
+def test_quantisation_may_stand_beside_the_configuration(
+    write: Write, inline: dict[str, Any]
+) -> None:
     model = "nvidia/Llama-3.1-70B-Instruct-FP8"
     sidecar = json.loads(shipped(model, "hf_quant_config.json").read_text())
     assert "quantization_config" not in shipped_config(model)
 
-    found = facts.model_facts(write({}, model, hf_quant_config=sidecar))
+    found = facts.model_facts(write(inline, model, hf_quant_config=sidecar))
 
     assert found.weight_bytes == facts.model_facts(model).weight_bytes
     assert found.weight_bytes == pytest.approx(72.7e9, rel=0.01)
+
+
+def test_a_cache_alone_may_be_quantised(write: Write) -> None:
+    sidecar = {"quantization": {"quant_algo": None, "kv_cache_quant_algo": "FP8"}}
+    found = facts.model_facts(write({}, hf_quant_config=sidecar))
+    assert found.weight_bytes == facts.model_facts(LLAMA).weight_bytes
 
 
 def compressed(bits: int, kind: str) -> dict[str, Any]:
@@ -145,6 +154,8 @@ def test_quantisation_that_it_does_not_know_is_named(write: Write, quantization:
             {"hf_quant_config": {"quantization": {"quant_algo": "MIXED_PRECISION"}}},
             "hf_quant_config",
         ),
+        ({"hf_quant_config": {"quant_algo": "FP8"}}, "hf_quant_config.json: quantization: "),
+        ({"hf_quant_config": {"quantization": {"quant_method": "fp8"}}}, "hf_quant_config.json: "),
         ({"quantize_config": {"bits": 4}}, "quantize_config.json: "),
         ({"quant_config": {"w_bit": 4}}, "quant_config.json: "),
     ],
