@@ -322,3 +322,11 @@ def test_one_reason_is_said_once_with_a_count() -> None:
 def test_reasons_with_other_figures_are_reasons_of_their_own() -> None:
     dropped = [Dropped("a", "1 token"), Dropped("b", "2 tokens"), Dropped("c", "1 token")]
     assert dropped_lines(dropped) == ["a, c: 1 token", "b: 2 tokens"]
+
+
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize("mode", ["agg", "disagg"])
+@pytest.mark.parametrize("budget", [2_000_000, 10**9, 2**63 - 1])
+def test_a_budget_without_bound_is_refused_before_anything_is_made(mode: str, budget: int) -> None:
+    found = refusal({"deployment_mode": [mode], "gpu_budget": budget})
+    assert found.startswith(f"search_space.gpu_budget: {budget} GPUs make too many {mode} ")
