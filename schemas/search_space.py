@@ -72,6 +72,12 @@ ADMISSION_SCALARS: Final = (
     "active_prefill_tokens_threshold_frac",
     "no_admission_control",
 )
+OFFLOAD_SCALARS: Final = (
+    "kv_bytes_per_token",
+    "bandwidth_g1_to_g2_gbps",
+    "bandwidth_g2_to_g1_gbps",
+    "offload_batch_size",
+)
 
 _Count = Annotated[int, Field(gt=0)]
 _Positive = Annotated[float, Field(gt=0)]
@@ -192,7 +198,7 @@ def _all(knob: str) -> Any:
     entry: dict[str, Any] = {"enum": choices}
     if knob in COMPOSITE_MODELS:
         entry = {"anyOf": [entry, COMPOSITE_MODELS[knob].model_json_schema()]}
-    schema: dict[str, Any] = {"items": entry, "minItems": 1, "uniqueItems": True}
+    schema: dict[str, Any] = {"items": entry, "minItems": 1}
     return Field(default_factory=lambda: list(choices), json_schema_extra=schema)
 
 
@@ -248,9 +254,10 @@ class SearchSpace(ConfigModel):
     router_temperature: list[float] = _all("router_temperature")
     host_cache_hit_weight: list[float] = _all("host_cache_hit_weight")
     disk_cache_hit_weight: list[float] = _all("disk_cache_hit_weight")
-    active_decode_blocks_threshold: _Fraction | None = None
-    active_prefill_tokens_threshold: _Count | None = None
-    active_prefill_tokens_threshold_frac: _Positive | None = None
+    # Inert here, whatever they are: their limits are for the frontend to know.
+    active_decode_blocks_threshold: float | None = None
+    active_prefill_tokens_threshold: int | None = None
+    active_prefill_tokens_threshold_frac: float | None = None
     no_admission_control: bool = False
 
     # Planner
@@ -267,6 +274,23 @@ class SearchSpace(ConfigModel):
             # The order of the entries says nothing.
             return sorted(map(str, value)) != sorted(map(str, default))
         return bool(value != default)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _validate_admission(cls, values: object) -> object:
+        # Before anything else: whatever value there is, another would be as wrong.
+        if not isinstance(values, Mapping):
+            return values
+        modes = values.get("router_mode", list(SEARCH_CHOICES["router_mode"]))
+        if isinstance(modes, list) and "kv_router" in modes:
+            for name in ADMISSION_SCALARS:
+                if values.get(name) not in (None, False):
+                    raise FieldError(
+                        name,
+                        "a replay has no admission control, so a kv_router result would not hold; "
+                        "remove it or pin router_mode to [round_robin]",
+                    )
+        return values
 
     @field_validator(*SEARCH_CHOICES, mode="before")
     @classmethod
@@ -313,27 +337,6 @@ class SearchSpace(ConfigModel):
     def _validate_offload(self) -> Self:
         if self.num_g2_blocks and self.kv_bytes_per_token is None:
             raise FieldError("kv_bytes_per_token", "required once num_g2_blocks is over 0")
-        if not self.num_g2_blocks:
-            for name in (
-                "kv_bytes_per_token",
-                "bandwidth_g1_to_g2_gbps",
-                "bandwidth_g2_to_g1_gbps",
-                "offload_batch_size",
-            ):
-                if getattr(self, name) is not None:
-                    raise FieldError(name, "has no effect without num_g2_blocks over 0")
-        return self
-
-    @model_validator(mode="after")
-    def _validate_admission(self) -> Self:
-        if "kv_router" in self.router_mode:
-            for name in ADMISSION_SCALARS:
-                if getattr(self, name) not in (None, False):
-                    raise FieldError(
-                        name,
-                        "a replay has no admission control, so a kv_router result would not hold; "
-                        "remove it or pin router_mode to [round_robin]",
-                    )
         return self
 
     @model_validator(mode="after")
@@ -358,11 +361,6 @@ class SearchSpace(ConfigModel):
 def _check_list(value: object, allowed: str) -> None:
     if not isinstance(value, list) or not value:
         raise ValueError(f"a list of one or more of {allowed}")
-    seen: list[object] = []
-    for entry in value:
-        if entry in seen:
-            raise ValueError(f"{entry!r} is listed twice")
-        seen.append(entry)
 
 
 def _check_predictor_fields(entry: Mapping[str, object]) -> None:

@@ -79,11 +79,6 @@ class Workload(ConfigModel):
     def _validate_shape(self) -> Self:
         if self.is_trace:
             self._refuse(SYNTHETIC_FIELDS, "not with trace_path, which brings its own requests")
-            if self.replay_concurrency is not None and self.arrival_speedup_ratio != 1.0:
-                raise FieldError(
-                    "arrival_speedup_ratio",
-                    "no effect with replay_concurrency, which ignores arrival times",
-                )
             return self
         self._refuse(TRACE_FIELDS, "only with trace_path")
         loads = [name for name in LOAD_FIELDS if getattr(self, name) is not None]

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Hashable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final, get_args
 
-import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from schemas.base import FieldError
 from schemas.config import SmartSearchConfig
 from schemas.search_space import COMPOSITE_MODELS
+from spica_async.documents import MOST_BYTES, decode, parse_json, parse_yaml, shown_key
 from spica_async.engine.model_files import packaged_models
-from spica_async.errors import InputError
+from spica_async.engine.model_folder import is_model_folder
+from spica_async.errors import InputError, file_problem
+
+_LONGEST_VALUE: Final = 100
 
 _MOST_PROBLEMS: Final = 20
 """No person reads more at once, and the names of all keys may stand in each."""
@@ -28,7 +31,7 @@ def load_config(path: Path) -> SmartSearchConfig:
         InputError: if the file cannot be read or breaks a rule. Every problem has a line of its
             own that begins with the field's path.
     """
-    document = _read_yaml(path)
+    document = _read(path)
     try:
         config = SmartSearchConfig.model_validate(document)
     except ValidationError as error:
@@ -46,74 +49,56 @@ def describe(error: ValidationError, model: type[BaseModel] = SmartSearchConfig)
     return told
 
 
-def _read_yaml(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> dict[str, Any]:
+    """The document in a file: JSON where its name says so, or else YAML, which JSON mostly is."""
     try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not a UTF-8 text file ({error.reason})") from None
-    except OSError as error:
-        raise InputError(f"{path}: {(error.strerror or str(error)).lower()}") from None
+        with path.open("rb") as file:
+            body = file.read(MOST_BYTES + 1)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: {file_problem(error)}") from None
+    parse = parse_json if path.suffix == ".json" else parse_yaml
     try:
-        return parse_yaml(text)
+        return parse(decode(body))
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
-
-
-def parse_yaml(text: str) -> dict[str, Any]:
-    """The mapping that a configuration's text is, not validated.
-
-    Raises:
-        InputError: it is none; the message names the line where there is one.
-    """
-    try:
-        document = yaml.load(text, Loader=_UniqueKeyLoader)  # noqa: S506  # a SafeLoader
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        where = f"line {mark.line + 1}" if mark else "somewhere"
-        raise InputError(f"{where}: not valid YAML: {error.problem}") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        # The two others are of scalars that look like a date or number and are none, and of depth.
-        raise InputError(f"not valid YAML: {error}") from None
-    if not isinstance(document, dict):
-        blocks = ", ".join(SmartSearchConfig.model_fields)
-        raise InputError(f"a configuration is a mapping with the blocks {blocks}")
-    return document
-
-
-class _UniqueKeyLoader(yaml.SafeLoader):
-    """YAML that refuses a key written twice, of which the plain loader keeps the last."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:  # noqa: FBT001, FBT002  # the overridden signature
-        seen: set[str] = set()
-        for key_node, _ in node.value:
-            key = str(key_node.value)
-            if key in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"{key} is written twice", key_node.start_mark
-                )
-            seen.add(key)
-        return super().construct_mapping(node, deep)
 
 
 def _resolve_paths(config: SmartSearchConfig, folder: Path) -> SmartSearchConfig:
     model = folder / config.search_space.model_name
     # Anything else is a model's id, though it may look like a path; and so is the id of a model
     # that ships with the engine, whatever lies here.
-    if (
-        config.search_space.model_name not in packaged_models()
-        and (model / "config.json").is_file()
-    ):
-        space = config.search_space.model_copy(update={"model_name": str(model.resolve())})
+    if config.search_space.model_name not in packaged_models() and _is_model_folder(model):
+        name = str(_resolved("search_space.model_name", model))
+        space = config.search_space.model_copy(update={"model_name": name})
         config = config.model_copy(update={"search_space": space})
     trace = config.workload.trace_path
     if trace is None:
         return config
     try:
-        path = (folder / trace.expanduser()).resolve()
+        trace = trace.expanduser()
     except RuntimeError:
         raise InputError(f"workload.trace_path: {trace} starts at no known user's home") from None
+    path = _resolved("workload.trace_path", folder / trace)
     workload = config.workload.model_copy(update={"trace_path": path})
     return config.model_copy(update={"workload": workload})
+
+
+def _is_model_folder(path: Path) -> bool:
+    try:
+        return is_model_folder(path)
+    except OSError as error:
+        raise InputError(f"search_space.model_name: {path}: {file_problem(error)}") from None
+
+
+def _resolved(field: str, path: Path) -> Path:
+    """The path that messages and journals are to have, which are text."""
+    try:
+        resolved = path.resolve()
+        str(resolved).encode()
+    except (OSError, RuntimeError, ValueError) as error:
+        shown = str(path).encode(errors="replace").decode()
+        raise InputError(f"{field}: {shown}: {file_problem(error)}") from None
+    return resolved
 
 
 def _describe_one(details: ErrorDetails, model: type[BaseModel]) -> str:
@@ -130,8 +115,15 @@ def _describe_one(details: ErrorDetails, model: type[BaseModel]) -> str:
     elif details["type"] == "missing":
         problem = "required"
     else:
-        problem = f"{problem[0].lower()}{problem[1:]}, not {details['input']!r}"
-    return f"{_dotted(location)}: {problem}" if location else problem
+        problem = f"{problem[0].lower()}{problem[1:]}, not {_shown(details['input'])}"
+    # A key may be as long and odd as any text.
+    where = _dotted(step if isinstance(step, int) else shown_key(step) for step in location)
+    return f"{where}: {problem}" if location else problem
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}..."
 
 
 def _unknown_key(key: str, known: list[str]) -> str:

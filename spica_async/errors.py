@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 import traceback
 from typing import Final
@@ -26,6 +27,31 @@ class InputError(SpicaError):
     """What was given cannot be searched; the message names the field, line or file."""
 
 
+def file_problem(error: OSError | ValueError | RuntimeError) -> str:
+    """What the system has against a path that somebody named, in a few words without the path.
+
+    Besides errors of the system these are what Python raises of itself: ValueError for a NUL byte
+    or half a character, RuntimeError for a loop of links or a home that nobody has.
+    """
+    if isinstance(error, UnicodeError):
+        return "a name that is no text"
+    text = (error.strerror if isinstance(error, OSError) else None) or str(error)
+    return " ".join(text.lower().split())
+
+
+def unforeseen(error: BaseException) -> str:
+    """One line on an error that nobody has foreseen.
+
+    What the system has against a file is for whoever has the file, wherever it turned up; anything
+    else is a bug of ours, whose traceback is kept.
+    """
+    if isinstance(error, OSError) and error.filename is not None:
+        name = error.filename
+        shown = os.fsdecode(name) if isinstance(name, bytes) else name
+        return f"{shown}: {file_problem(error)}"
+    return f"unexpected: {keep_traceback(''.join(traceback.format_exception(error)))}"
+
+
 def keep_traceback(text: str) -> str:
     """Write a traceback to a file of its own, for the user to pass on rather than to read.
 
@@ -39,7 +65,7 @@ def keep_traceback(text: str) -> str:
         ) as file:
             file.write(text)
     except OSError as error:
-        return f"{last} (no details could be kept: {error.strerror})"
+        return f"{last} (no details could be kept: {file_problem(error)})"
     return f"{last} (details in {file.name})"
 
 

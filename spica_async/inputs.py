@@ -6,13 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from platformdirs import user_cache_path
-
 from schemas.config import SmartSearchConfig
 from schemas.messages import TraceLoad
 from spica_async.config import load_config
-from spica_async.errors import InputError, SpicaError
+from spica_async.errors import InputError, SpicaError, file_problem
 from spica_async.loads import trace_load
+from spica_async.places import user_cache_folder
 from spica_async.plan.process import make_plan
 from spica_async.plan.span import check_span
 from spica_async.plan.types import Progress, SweepPlan
@@ -44,9 +43,16 @@ class Inputs:
             space, workload = self.config.search_space, self.config.workload
             field = "workload.trace_path" if workload.is_trace else "workload.isl"
             limit = "context_length" if space.context_length else "the model's longest sequence"
+            extension = plan.model.extension
+            more = ""
+            if extension and not space.context_length and self.longest_request <= extension.longest:
+                more = (
+                    f"; search_space.context_length may be up to {extension.longest} for servers"
+                    f" that are set up for it: {extension.setting(self.longest_request)}"
+                )
             raise InputError(
                 f"{field}: the longest request has {self.longest_request} tokens, "
-                f"{limit} is {plan.longest_sequence}"
+                f"{limit} is {plan.longest_sequence}{more}"
             )
         return plan
 
@@ -107,10 +113,10 @@ def _note_trace(facts: TraceFacts, note: Callable[[str], None]) -> None:
 
 
 def _normal(trace: Path) -> Path:
-    folder = user_cache_path("spica-async") / "traces"
+    folder = user_cache_folder() / "traces"
     try:
         return normal_copy(trace, folder)
     except OSError as error:
         raise SpicaError(
-            f"no copy of the trace can be written to {folder}: {error.strerror or error}"
+            f"no copy of the trace can be written to {folder}: {file_problem(error)}"
         ) from None

@@ -17,6 +17,7 @@ from spica_async.journal import Journal, Lease, News, SweepRow
 from spica_async.journal.log import SweepLog
 from spica_async.journal.opening import JournalOptions, new_lease, new_sweep, opened, prepare, take
 from spica_async.journal.past import PastRuns
+from spica_async.places import check_folder
 from spica_async.plan.digest import plan_digest
 from spica_async.plan.types import SweepPlan
 from spica_async.results import ResultsFolder, new_sweep_id
@@ -226,13 +227,13 @@ class ResumedJob:
 
 
 def check_root(root: Path) -> None:
-    """See that the journal can keep where results are.
+    """See that results can be written, and that the journal can keep where they are.
 
     Args:
         root: the folder for the folders of sweeps.
 
     Raises:
-        InputError: the absolute path is no text, as a journal keeps it.
+        InputError: they cannot, or the absolute path is no text, as a journal keeps it.
     """
     path = root.absolute()
     try:
@@ -240,6 +241,7 @@ def check_root(root: Path) -> None:
     except UnicodeEncodeError:
         shown = os.fsencode(path).decode(errors="backslashreplace")
         raise InputError(f"--output: the path {shown} is not valid UTF-8") from None
+    check_folder(f"--output {root}", path)
 
 
 def check_same(

@@ -9,7 +9,8 @@ from spica_async.traces.check import TraceFacts
 
 
 def trace_load(workload: Workload, facts: TraceFacts) -> TraceLoad:
-    """The trace as a worker finds and replays it."""
+    """The trace as a worker finds and replays it; a closed loop asks for no arrival times."""
+    concurrency = workload.replay_concurrency
     return TraceLoad(
         path=str(facts.path),
         sha256=facts.sha256,
@@ -17,8 +18,8 @@ def trace_load(workload: Workload, facts: TraceFacts) -> TraceLoad:
         requests=facts.requests,
         total_tokens=facts.total_tokens,
         trace_format=workload.trace_format,
-        arrival_speedup_ratio=workload.arrival_speedup_ratio,
-        concurrency=workload.replay_concurrency,
+        arrival_speedup_ratio=workload.arrival_speedup_ratio if concurrency is None else 1.0,
+        concurrency=concurrency,
     )
 
 

@@ -16,7 +16,7 @@ import yaml
 from schemas.config import SmartSearchConfig
 from schemas.results import CandidateRecord, SweepResult
 from schemas.workload import SYNTHETIC_FIELDS, TRACE_FIELDS
-from spica_async.errors import InputError, SpicaError
+from spica_async.errors import InputError, SpicaError, file_problem
 from spica_async.plan.describe import describe_plan
 from spica_async.plan.types import SweepPlan
 
@@ -82,7 +82,7 @@ class ResultsFolder:
             (path / "logs").mkdir(parents=True, exist_ok=resumed)
             candidates = (path / _UNFINISHED.format(_CANDIDATES)).open("w", encoding="utf-8")
         except OSError as error:
-            raise InputError(f"--output {root}: {error.strerror or error}") from None
+            raise InputError(f"--output {root}: {file_problem(error)}") from None
         folder = cls(path, candidates)
         try:
             if not resumed:
@@ -141,7 +141,7 @@ class ResultsFolder:
             yield
         except OSError as error:
             raise SpicaError(
-                f"the results cannot be written to {self.path}: {error.strerror or error}"
+                f"the results cannot be written to {self.path}: {file_problem(error)}"
             ) from None
 
 

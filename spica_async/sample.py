@@ -19,6 +19,8 @@ from schemas.presets import (
     expand_load_predictor,
 )
 from schemas.search_space import (
+    OFFLOAD_SCALARS,
+    Backend,
     CompositeEntry,
     Role,
     SearchSpace,
@@ -38,12 +40,6 @@ _DEPLOYMENT_SCALARS = (
     "startup_time",
     "aic_nextn",
     "moe_backend",
-)
-_OFFLOAD_SCALARS = (
-    "kv_bytes_per_token",
-    "bandwidth_g1_to_g2_gbps",
-    "bandwidth_g2_to_g1_gbps",
-    "offload_batch_size",
 )
 _ROLE_SCALARS = ("block_size", "gpu_memory_utilization", "enable_prefix_caching")
 _ROLE_KNOBS = ("max_num_batched_tokens", "max_num_seqs")
@@ -66,6 +62,7 @@ class SampleContext:
         capacity: the engine's KV capacity of each shape.
         predictors: the winner of the load-predictor sub-sweep for each throughput interval.
         planner_target: what the planner optimises under the sweep's goal.
+        backend_versions: of each backend, the version whose measurements time its steps.
         isl: input tokens of a KV-load request.
         osl: output tokens of a KV-load request.
         facts: what is recorded with every candidate of the sweep.
@@ -77,6 +74,7 @@ class SampleContext:
     capacity: CapacityTable
     predictors: Mapping[int, CompositeEntry]
     planner_target: PlannerTarget
+    backend_versions: Mapping[Backend, str] = field(default_factory=dict)
     isl: int = 0
     osl: int = 0
     facts: Mapping[str, JsonValue] = field(default_factory=dict)
@@ -122,6 +120,9 @@ def resolve_kv_load(context: SampleContext, selection: Selection, sample: Sample
     `concurrency = max(1, floor(ratio * capacity))`.
     """
     facts = dict(context.facts)
+    version = context.backend_versions.get(selection.backend)
+    if version is not None:
+        facts["backend_version"] = version
     capacity_tokens = 0
     # Decode is last, and agg is alone: the role that decodes is the one that ends the loop.
     for role, deployment in selection.config.roles:
@@ -188,7 +189,7 @@ def _deployment_fields(space: SearchSpace, selection: Selection, *, is_moe: bool
         # It chooses a kernel of SGLang's experts, and the engine refuses it anywhere else.
         fields.pop("moe_backend", None)
     if space.num_g2_blocks:
-        fields |= _given(space, _OFFLOAD_SCALARS)
+        fields |= _given(space, OFFLOAD_SCALARS)
     for role, deployment in selection.config.roles:
         fields |= _role_fields(space, selection, role, deployment)
     fields["used_gpus"] = selection.config.used_gpus

@@ -260,5 +260,6 @@ def sample_context(plan: SweepPlan) -> SampleContext:
         planner_target=config.goal.target.planner_optimization_target,
         isl=config.workload.isl or 0,
         osl=config.workload.osl or 0,
+        backend_versions=plan.backend_versions,
         facts={"needs_wide_ep": plan.needs_wide_ep},
     )

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import sys
-import traceback
 from pathlib import Path
 from typing import Annotated
 
@@ -18,7 +17,7 @@ from spica_async.bus.address import BrokerAddress
 from spica_async.bus.limits import DEFAULT_HARD_LIMIT_SECONDS
 from spica_async.cli import EXIT_BAD_INPUT, EXIT_FAULT
 from spica_async.cli.options import Bus, Ca, Cert, HardLimitSeconds, Key
-from spica_async.errors import InputError, SpicaError, keep_traceback
+from spica_async.errors import InputError, SpicaError, file_problem, unforeseen
 from spica_async.traces.sources import DEFAULT_SCHEMES, read_schemes
 from workers.logs import log_to_stderr
 from workers.program import DEFAULT_DRAIN_SECONDS, WorkerOptions, checked_slots, run_program
@@ -112,8 +111,8 @@ def main() -> None:
         _exit(error, EXIT_BAD_INPUT)
     except SpicaError as error:
         _exit(error, EXIT_FAULT)
-    except Exception:  # noqa: BLE001 - a bug of ours: not for the user
-        _exit(SpicaError(f"unexpected: {keep_traceback(traceback.format_exc())}"), EXIT_FAULT)
+    except Exception as error:  # noqa: BLE001 - a bug of ours: not for the user
+        _exit(SpicaError(unforeseen(error)), EXIT_FAULT)
 
 
 def _exit(error: SpicaError, code: int) -> None:
@@ -135,5 +134,5 @@ def _made_folder(folder: Path | None) -> Path | None:
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"--log-folder: {folder}: {error.strerror}") from error
+        raise InputError(f"--log-folder: {folder}: {file_problem(error)}") from error
     return folder

@@ -10,15 +10,15 @@ from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import NamedTemporaryFile
+from tempfile import NamedTemporaryFile, TemporaryDirectory
 from typing import Final
 
-import platformdirs
 import structlog
 
 from schemas.messages import TraceLoad
 from spica_async.bus.limits import DEFAULT_FETCH_SECONDS
 from spica_async.errors import InputError
+from spica_async.places import user_cache_folder
 from spica_async.traces.sources import DEFAULT_SCHEMES
 from workers.cached_files import (
     DRAFT_SUFFIX,
@@ -77,6 +77,8 @@ class TraceCache:
         self._pause_seconds = pause_seconds
         self._entries: dict[str, _Entry] = {}
         self._digests: dict[Identity, str] = {}
+        # Removed with the cache.
+        self._temporary: TemporaryDirectory[str] | None = None
 
     @classmethod
     def open(
@@ -91,7 +93,7 @@ class TraceCache:
         """The cache in `folder`, which is made if need be and rid of abandoned downloads.
 
         Args:
-            folder: by default the user's cache folder.
+            folder: by default the user's cache folder, or else one that ends with this process.
             max_bytes: of all traces in it; only those in use may exceed it.
             fetch_seconds: the most that it may take until a trace is there.
             pause_seconds: before the second attempt at a source; doubles with each.
@@ -100,20 +102,26 @@ class TraceCache:
         Raises:
             InputError: the folder cannot be used.
         """
-        if folder is None:
-            folder = platformdirs.user_cache_path("spica-async") / "traces"
+        place = folder or user_cache_folder() / "traces"
+        temporary = None
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            remove_abandoned(folder)
+            place.mkdir(parents=True, exist_ok=True)
+            remove_abandoned(place)
         except OSError as error:
-            raise InputError(f"--trace-cache: {folder}: {_reason(error)}") from error
-        return cls(
-            folder,
+            if folder is not None:
+                raise InputError(f"--trace-cache: {folder}: {_reason(error)}") from error
+            log.warning("trace_cache.not_kept", folder=str(place), error=_reason(error))
+            temporary = TemporaryDirectory(prefix="spica-traces-")
+            place = Path(temporary.name)
+        cache = cls(
+            place,
             max_bytes=max_bytes,
             fetch_seconds=fetch_seconds,
             pause_seconds=pause_seconds,
             schemes=schemes,
         )
+        cache._temporary = temporary
+        return cache
 
     @asynccontextmanager
     async def use(self, load: TraceLoad) -> AsyncIterator[Path]:

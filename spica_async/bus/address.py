@@ -14,7 +14,7 @@ from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 
 from pydantic import SecretStr
 
-from spica_async.errors import InputError
+from spica_async.errors import InputError, file_problem
 
 URL_VARIABLE: Final = "SPICA_BUS"
 USER_VARIABLE: Final = "SPICA_BUS_USER"
@@ -203,7 +203,7 @@ def _first_line(path: Path) -> str:
     try:
         line = path.read_text(encoding="utf-8").partition("\n")[0].rstrip("\r")
     except OSError as error:
-        raise InputError(f"{PASSWORD_FILE_VARIABLE}: {path}: {error.strerror}") from None
+        raise InputError(f"{PASSWORD_FILE_VARIABLE}: {path}: {file_problem(error)}") from None
     except UnicodeDecodeError:
         raise InputError(f"{PASSWORD_FILE_VARIABLE}: {path}: not a UTF-8 text file") from None
     if not line:
@@ -249,4 +249,4 @@ def _check_readable(option: str, path: Path) -> None:
     try:
         path.open("rb").close()
     except OSError as error:
-        raise InputError(f"{option}: {path}: {error.strerror}") from None
+        raise InputError(f"{option}: {path}: {file_problem(error)}") from None

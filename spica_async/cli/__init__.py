@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import sys
-import traceback
 from enum import StrEnum
 from importlib import metadata
 from pathlib import Path
@@ -15,7 +14,7 @@ from rich.console import Console
 
 from spica_async.bus.limits import DEFAULT_HARD_LIMIT_SECONDS
 from spica_async.cli import options
-from spica_async.errors import InputError, SpicaError, keep_traceback
+from spica_async.errors import InputError, SpicaError, unforeseen
 
 EXIT_FAULT = 1
 EXIT_BAD_INPUT = 2
@@ -506,8 +505,8 @@ def main() -> None:
         sys.exit(EXIT_FAULT)
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
-    except Exception:  # noqa: BLE001  # a bug of ours: not for the user
-        _print_error(SpicaError(f"unexpected: {keep_traceback(traceback.format_exc())}"))
+    except Exception as error:  # noqa: BLE001  # a bug of ours: not for the user
+        _print_error(SpicaError(unforeseen(error)))
         sys.exit(EXIT_FAULT)
 
 

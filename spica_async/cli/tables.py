@@ -13,7 +13,7 @@ from schemas.messages import Sample
 from schemas.results import RankedCandidate, SweepResult, Tally
 from spica_async.deployment_text import deployment, differing_knobs, settings, traffic_handling
 from spica_async.plan.describe import describe_parameter, describe_seed
-from spica_async.plan.types import SweepPlan
+from spica_async.plan.types import SweepPlan, dropped_lines
 from spica_async.scoring import average_gpus
 from spica_async.units import TARGET_UNITS, figure, seconds
 
@@ -75,7 +75,7 @@ def plan_view(plan: SweepPlan) -> RenderableType:
     parts += [Text(f"warning: {warning}") for warning in plan.warnings]
     if plan.dropped:
         parts.append(Text("left out:"))
-        parts += [Text(f"  {dropped.what}: {dropped.reason}") for dropped in plan.dropped]
+        parts += [Text(f"  {line}") for line in dropped_lines(plan.dropped)]
     return Group(*parts)
 
 

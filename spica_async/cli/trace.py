@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from spica_async.errors import InputError
+from spica_async.errors import InputError, file_problem
 from spica_async.traces.synth import SynthConfig, write_trace
 
 
@@ -23,5 +23,5 @@ def synth_command(path: Path, *, seed: int, requests: int, duration_seconds: flo
     except ValueError as error:
         raise InputError(f"trace synth: {error}") from None
     except OSError as error:
-        raise InputError(f"{path}: {error.strerror or error}") from None
+        raise InputError(f"{path}: {file_problem(error)}") from None
     typer.echo(f"wrote {requests} requests over {duration_seconds:g} s to {path}")

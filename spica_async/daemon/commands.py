@@ -42,6 +42,7 @@ from spica_async.daemon.port import (
     UnknownSweepError,
     WrongStateError,
 )
+from spica_async.documents import decode, parse_json
 from spica_async.errors import InputError, SpicaError, keep_traceback
 from spica_async.journal import (
     JournalBusyError,
@@ -302,11 +303,15 @@ def _read(message: Message) -> SweepCommanded:
     if message.type != SWEEP_COMMAND:
         raise UnreadableCommandError(f"type {message.type!r}")
     try:
-        return SweepCommanded.model_validate_json(message.body)
+        return SweepCommanded.model_validate(parse_json(decode(message.body)))
+    except InputError as error:
+        problems = [str(error)]
     except ValidationError as error:
-        # Fields are named as a sender thinks of them, within what it asks.
-        problems = [line.removeprefix("data.") for line in describe(error, SweepCommanded)]
-    detail = "\n".join(problems)
+        problems = describe(error, SweepCommanded)
+    # Fields are named as a sender thinks of them, within what it asks.
+    detail = "\n".join(
+        line.removeprefix("data.").removeprefix("submission.config.") for line in problems
+    )
     raise UnreadableCommandError(detail, _told_to_sender(message, detail))
 
 

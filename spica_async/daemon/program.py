@@ -24,7 +24,7 @@ from spica_async.daemon.http.settings import HttpSettings
 from spica_async.daemon.local_files import LocalFiles
 from spica_async.daemon.manager import ManagerSettings, SweepManager
 from spica_async.engine.versions import engine_fingerprint
-from spica_async.errors import InputError, SpicaError, first_cause
+from spica_async.errors import InputError, SpicaError, file_problem, first_cause
 from spica_async.interrupts import Interrupts
 from spica_async.journal import Journal
 from spica_async.journal.opening import JournalOptions, opened
@@ -242,7 +242,7 @@ def _logs(options: DaemonOptions) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"--output {options.output}: {error.strerror or error}") from None
+        raise InputError(f"--output {options.output}: {file_problem(error)}") from None
     return folder
 
 

@@ -25,7 +25,7 @@ from schemas.journal import SWEEP_FACT, Ended, Stopped
 from schemas.results import CandidateRecord, SweepResult, SweepStatus
 from schemas.summary import ListedSweep
 from spica_async.daemon.watch import SweepWatch
-from spica_async.errors import SpicaError
+from spica_async.errors import SpicaError, file_problem
 from spica_async.journal import Journal, SweepRow
 
 ENDED: Final = frozenset(get_args(SweepStatus)) - {"interrupted"}
@@ -166,7 +166,7 @@ class CandidateFiles:
         except FileNotFoundError:
             return CandidatePage(total=0, offset=offset, candidates=[])
         except OSError as error:
-            raise SpicaError(f"{path}: {(error.strerror or str(error)).lower()}") from error
+            raise SpicaError(f"{path}: {file_problem(error)}") from error
         return CandidatePage(
             total=total,
             offset=offset,

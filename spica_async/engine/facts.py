@@ -12,6 +12,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from spica_async.engine import runtime
+from spica_async.engine.context import ContextExtension, context_extension, longest_sequence
+from spica_async.engine.model_folder import check_model_folder, is_model_folder
+from spica_async.engine.refusals import one_line
+from spica_async.errors import file_problem
 
 # A model's weights are counted on one GPU; they are the same on every system and near enough on
 # every backend (SGLang fuses some of DeepSeek's projections: 5 % less).
@@ -41,8 +45,9 @@ class ModelFacts:
         model: Hugging Face id or local folder.
         architecture: The class name in the model's configuration.
         is_moe: Whether its feed-forward layers are mixtures of experts.
-        max_context: Longest sequence that it was made for, in tokens.
+        max_context: Longest sequence by its own configuration, rope scaling counted, in tokens.
         weight_bytes: All weights in their own, often quantised, types.
+        extension: What its documentation supports beyond `max_context`; none: nothing.
     """
 
     model: str
@@ -50,6 +55,7 @@ class ModelFacts:
     is_moe: bool
     max_context: int
     weight_bytes: int
+    extension: ContextExtension | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,31 +86,62 @@ def model_facts(model: str) -> ModelFacts:
         UnknownModelError: if no configuration of it is at hand, or the engine cannot model it.
     """
     # Asking the library for any other name would make it try the network, proxy and all.
-    if model not in known_models() and not (Path(model) / "config.json").is_file():
+    is_shipped = model in known_models()
+    try:
+        if not is_shipped:
+            _check_folder(model)
+        return _read_facts(model)
+    except UnknownModelError:
+        raise
+    except OSError as error:
+        raise UnknownModelError(f"model {model!r}: {file_problem(error)}") from error
+    except KeyError as error:
+        raise UnknownModelError(
+            f"model {model!r} cannot be modelled: {error} is missing"
+        ) from error
+    except ValueError as error:
+        raise UnknownModelError(f"model {model!r} cannot be modelled: {error}") from error
+    except BaseException as error:
+        # What ships with the engine is sound; how else it fails over a folder nobody can foresee.
+        if is_shipped or not runtime.is_fault(error):
+            raise
+        raise UnknownModelError(
+            f"model {model!r} cannot be modelled: the engine fails over its config.json "
+            f"({type(error).__name__}: {one_line(error)})"
+        ) from error
+
+
+def _check_folder(model: str) -> None:
+    if not is_model_folder(Path(model)):
         raise UnknownModelError(
             f"model {model!r} is unknown: its configuration does not ship with the engine, and "
             "no hub is asked; give a known id or a folder with a config.json"
         )
-    try:
-        config = runtime.load(f"{_SDK}.utils").get_model_config_from_model_path(model)
-        estimator = runtime.load(f"{_SDK}.memory.kv_cache").KVCacheEstimator
-        breakdown = estimator.from_request(
-            model,
-            _REFERENCE_SYSTEM,
-            _REFERENCE_BACKEND,
-            backend_version(_REFERENCE_SYSTEM, _REFERENCE_BACKEND),
-            max_num_tokens=_ANY_COUNT,
-            max_batch_size=_ANY_COUNT,
-        ).breakdown
-        return ModelFacts(
-            model=model,
-            architecture=str(config["architecture"]),
-            is_moe=bool(runtime.load(f"{_SDK}.models").check_is_moe(model)),
-            max_context=int(config["context"]),
-            weight_bytes=int(breakdown["weights_bytes"]),
-        )
-    except (KeyError, ValueError) as error:
-        raise UnknownModelError(f"model {model!r} cannot be modelled: {error}") from error
+    check_model_folder(Path(model))
+
+
+def _read_facts(model: str) -> ModelFacts:
+    config = runtime.load(f"{_SDK}.utils").get_model_config_from_model_path(model)
+    estimator = runtime.load(f"{_SDK}.memory.kv_cache").KVCacheEstimator
+    breakdown = estimator.from_request(
+        model,
+        _REFERENCE_SYSTEM,
+        _REFERENCE_BACKEND,
+        backend_version(_REFERENCE_SYSTEM, _REFERENCE_BACKEND),
+        max_num_tokens=_ANY_COUNT,
+        max_batch_size=_ANY_COUNT,
+    ).breakdown
+    architecture = str(config["architecture"])
+    nested = runtime.load(f"{_SDK}.common").MULTIMODAL_TEXT_CONFIG_KEY.get(architecture)
+    text_config = config["raw_config"].get(nested, config["raw_config"])
+    return ModelFacts(
+        model=model,
+        architecture=architecture,
+        is_moe=bool(runtime.load(f"{_SDK}.models").check_is_moe(model)),
+        max_context=longest_sequence(text_config),
+        weight_bytes=int(breakdown["weights_bytes"]),
+        extension=context_extension(architecture, text_config),
+    )
 
 
 def known_skus() -> tuple[str, ...]:

@@ -20,6 +20,7 @@ _REJECTIONS: Final[tuple[tuple[str, RejectionKind], ...]] = (
     ("num_gpu_blocks must be positive", "no_kv_room"),
     # Of a model folder that leaves out what the KV cache of a token is made of.
     ("insufficient model metadata", "unsupported"),
+    ("ep size cannot be larger than", "indivisible"),
 )
 
 

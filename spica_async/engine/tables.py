@@ -11,18 +11,19 @@ import os
 import shutil
 import tempfile
 import time
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
-
-import platformdirs
 
 from spica_async.engine import facts
 from spica_async.engine.config import Tables
 from spica_async.engine.own_files import SYSTEMS_VARIABLE, own_settings
 from spica_async.engine.table_layout import LAYOUT, Origin, write_tables
 from spica_async.engine.versions import engine_fingerprint
+from spica_async.errors import file_problem, keep_traceback
+from spica_async.places import user_cache_folder
 
 _DRAFT_PREFIX: Final = "draft-"
 _UNUSED_AFTER_SECONDS: Final = 30 * 24 * 3600
@@ -51,7 +52,7 @@ def prepared_tables(sku: str, backend: str) -> Tables | None:
 
 def tables_folder() -> Path:
     """Where prepared tables are kept; may be removed whenever nothing is being replayed."""
-    return platformdirs.user_cache_path("spica-async") / "tables"
+    return user_cache_folder() / "tables"
 
 
 def _find_or_write(sku: str, backend: str) -> Tables | None:
@@ -72,13 +73,18 @@ def _find_or_write(sku: str, backend: str) -> Tables | None:
                     _discard_unused(folder)
                     _write(origin, target)
         _note_use(target)
-    except Exception:
+    except Exception as error:  # noqa: BLE001  # see below
         # A replay that could do without must not fail for it. Imported late, since a child that
         # has nothing to log starts 0.2 s sooner.
         import structlog  # noqa: PLC0415 - see above
 
         log = structlog.get_logger(__name__)
-        log.warning("tables_not_prepared", folder=str(target), exc_info=True)
+        problem = (
+            file_problem(error)
+            if isinstance(error, OSError)
+            else keep_traceback(traceback.format_exc())
+        )
+        log.warning("tables_not_prepared", folder=str(target), error=problem)
         return None
     return Tables(target, version)
 

@@ -81,7 +81,7 @@ def read_address(where: str | Path) -> FileAddress | ServerAddress:
             raise InputError("journal: in the path of a sqlite:///PATH write ? as %3F and # as %23")
         if not rest:
             raise InputError("journal: sqlite:///PATH wants the path of a file")
-        return _file(Path(os.fsdecode(unquote_to_bytes(rest))).absolute())
+        return _file(Path(os.fsdecode(unquote_to_bytes(os.fsencode(rest)))).absolute())
     if where.startswith(_POSTGRES):
         return ServerAddress(where, _without_secrets(where))
     raise InputError("journal: give sqlite:///PATH or postgresql://USER:PASSWORD@HOST:PORT/NAME")

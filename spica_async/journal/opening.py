@@ -23,9 +23,10 @@ from spica_async.journal import (
     SweepRow,
     SweepTakenError,
 )
-from spica_async.journal.address import ServerAddress, read_address
+from spica_async.journal.address import FileAddress, ServerAddress, read_address
 from spica_async.journal.log import LEASE_SECONDS
 from spica_async.journal.owner import is_dead, this_owner
+from spica_async.places import check_file
 from spica_async.results import config_document
 from spica_async.telling import listed, submitted_event
 
@@ -48,10 +49,12 @@ class JournalOptions:
         """What a command was told, or else the default.
 
         Raises:
-            InputError: the URL names no journal.
+            InputError: the URL names no journal, or a file that cannot be written.
         """
         told = url or os.environ.get(URL_VARIABLE)
-        read_address(told or output / FILE_NAME)
+        address = read_address(told or output / FILE_NAME)
+        if isinstance(address, FileAddress):
+            check_file(f"journal {address}", address.path)
         return cls(told or output / FILE_NAME)
 
     @property

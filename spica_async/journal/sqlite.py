@@ -23,6 +23,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import DBAPIError
 
+from spica_async.errors import file_problem
 from spica_async.journal.address import FileAddress
 from spica_async.journal.database import ResultT
 from spica_async.journal.port import (
@@ -126,7 +127,7 @@ class SqliteDatabase:
             os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666))
             self._file = self._identity()
         except OSError as error:
-            raise JournalError(f"journal {self.name}: {error.strerror}") from error
+            raise JournalError(f"journal {self.name}: {file_problem(error)}") from error
         if not os.access(self._path.parent, os.W_OK):
             raise JournalError(f"journal {self.name}: its folder cannot be written")
 

@@ -12,18 +12,19 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-import platformdirs
 import structlog
 from pydantic import TypeAdapter, ValidationError
 
 from spica_async.engine.versions import engine_fingerprint
+from spica_async.errors import file_problem
+from spica_async.places import user_cache_folder
 
 AnswerT = TypeVar("AnswerT")
 
 log = structlog.get_logger(__name__)
 
 # Counted up whenever the engine is asked in another way, or an answer is read otherwise.
-_FORM: Final = 1
+_FORM: Final = 2
 # Another planning process writes for a millisecond.
 _PATIENCE_SECONDS: Final = 5.0
 _UNUSED_AFTER_SECONDS: Final = 30 * 24 * 3600
@@ -128,12 +129,16 @@ class Answers:
             database.close()
 
     def _warn(self, event: str, error: Exception) -> None:
-        log.warning(event, path=str(self._path), error=str(error))
+        log.warning(event, path=str(self._path), error=_problem(error))
+
+
+def _problem(error: Exception) -> str:
+    return file_problem(error) if isinstance(error, OSError) else str(error)
 
 
 def answers_folder() -> Path:
     """Where answers are kept; may be removed whenever nothing is being planned."""
-    return platformdirs.user_cache_path("spica-async") / "answers"
+    return user_cache_folder() / "answers"
 
 
 def _file_name() -> str:

@@ -18,7 +18,7 @@ from schemas.search_space import (
 from spica_async.engine.facts import NoPerfDatabaseError
 from spica_async.engine.refusals import ShapeRejectedError
 from spica_async.errors import InputError
-from spica_async.plan.types import Dropped, PlanningEngine, Progress
+from spica_async.plan.types import Dropped, PlanningEngine, Progress, dropped_lines
 from spica_async.sample import static_sample
 from spica_async.space.branch import BranchSpace, Selection
 from spica_async.space.capacity import CapacityKey, rejection
@@ -250,7 +250,7 @@ class BranchBuilder:
         return space.min_gpu_budget or 1, space.gpu_budget
 
     def _reasons(self) -> str:
-        return "\n".join(f"  {dropped.what}: {dropped.reason}" for dropped in self.dropped)
+        return "\n".join(f"  {line}" for line in dropped_lines(self.dropped))
 
     def _nothing_viable(self) -> str:
         space = self.config.search_space

@@ -8,9 +8,7 @@ from schemas.config import SmartSearchConfig
 from schemas.messages import TraceLoad
 from schemas.presets import expand
 from schemas.search_space import (
-    ADMISSION_SCALARS,
     COMPOSITE_PRESETS,
-    ROLES,
     DeploymentMode,
     SearchSpace,
 )
@@ -34,15 +32,15 @@ from spica_async.plan.budget import enumerable_points
 from spica_async.plan.estimates import Estimator
 from spica_async.plan.offered import offered_load
 from spica_async.plan.seeding import find_seeds
+from spica_async.plan.settings import (
+    check_context,
+    refuse_unrepresentable,
+    settings_warnings,
+    without_repeats,
+)
 from spica_async.plan.types import Dropped, PlanningEngine, Progress, SweepPlan
 from spica_async.planner import FilteredPolicies, filter_scaling_policies
 from spica_async.space.branch import BranchSpace, Selection
-from spica_async.space.knobs import (
-    OFFLOAD_WEIGHTS,
-    ROUTER_WEIGHTS,
-    enables,
-    scales,
-)
 from spica_async.traces.arrivals import windows_by_interval
 
 # To look through more takes longer than to find good ones by searching.
@@ -66,16 +64,18 @@ def plan_sweep(
     Raises:
         InputError: if nothing could be searched, or a setting would not do what it says.
     """
+    config, repeats = without_repeats(config)
     policies = filter_scaling_policies(config)
     space = config.search_space.model_copy(update={"planner_scaling_policy": list(policies.kept)})
     progress(f"facts about {space.model_name} on {space.hardware_sku}")
     model, hardware = _facts(space, engine)
+    check_context(space, model)
     # The engine is always told its longest sequence: some of its planner's decisions need it.
     longest = space.context_length or model.max_context
     space = space.model_copy(update={"context_length": longest})
     config = config.model_copy(update={"search_space": space})
     _check_composites(space, engine)
-    _refuse_unrepresentable(space, engine)
+    refuse_unrepresentable(space, engine)
     builder = BranchBuilder(
         config=config,
         engine=engine,
@@ -83,7 +83,7 @@ def plan_sweep(
         longest_sequence=longest,
         progress=progress,
         dropped=_dropped_policies(policies),
-        warnings=_inert_settings(space, is_moe=model.is_moe),
+        warnings=[*repeats, *settings_warnings(config, model)],
     )
     branches = builder.build()
     predictors = _forecast(space, policies, engine, trace, progress)
@@ -173,43 +173,6 @@ def _dropped_policies(policies: FilteredPolicies) -> list[Dropped]:
         return []
     names = ", ".join(str(policy) for policy in policies.dropped)
     return [Dropped(f"planner_scaling_policy {names}", policies.reason)]
-
-
-def _inert_settings(space: SearchSpace, *, is_moe: bool) -> list[str]:
-    """A warning for each setting that was written down and cannot matter beside the others."""
-    inert: dict[str, str] = {}
-    for mode, roles in ROLES.items():
-        if mode not in space.deployment_mode:
-            prefixes = tuple(f"{role}_" for role in roles)
-            named = [n for n in SearchSpace.model_fields if n.startswith(prefixes)]
-            reason = f"deployment_mode has no {mode}"
-            inert |= dict.fromkeys((n for n in named if n != "prefill_load_scale"), reason)
-    if "kv_router" not in space.router_mode:
-        reason = "router_mode has no kv_router"
-        inert |= dict.fromkeys((*ROUTER_WEIGHTS, *OFFLOAD_WEIGHTS, *ADMISSION_SCALARS), reason)
-    elif not space.num_g2_blocks:
-        inert |= dict.fromkeys(OFFLOAD_WEIGHTS, "num_g2_blocks is 0")
-    policies = space.planner_scaling_policy
-    if not any(scales(policy) for policy in policies):
-        reason = "no planner_scaling_policy that is searched scales"
-        planner = ("planner_fpm_sampling", "planner_load_sensitivity")
-        inert |= dict.fromkeys((*planner, "min_endpoint", "startup_time"), reason)
-    if not any(enables(policy, "throughput") for policy in policies):
-        reason = "no planner_scaling_policy that is searched scales by throughput"
-        inert["load_predictor_candidates"] = reason
-    if not is_moe:
-        inert["moe_backend"] = "the model has no experts"
-    elif "sglang" not in space.backend:
-        inert["moe_backend"] = "backend has no sglang"
-    return [
-        f"{name} has no effect: {reason}" for name, reason in inert.items() if space.is_set(name)
-    ]
-
-
-def _refuse_unrepresentable(space: SearchSpace, engine: PlanningEngine) -> None:
-    for name, reason in engine.unrepresentable_scalars().items():
-        if space.is_set(name):
-            raise InputError(f"search_space.{name}: {reason}; remove it")
 
 
 def _forecast(

@@ -11,7 +11,7 @@ from pydantic import JsonValue
 
 from schemas.search_space import DeploymentMode
 from spica_async.forecast import EntryLoss
-from spica_async.plan.types import SweepPlan
+from spica_async.plan.types import SweepPlan, dropped_lines
 from spica_async.space.branch import BranchSpace, Selection
 from spica_async.space.parameters import (
     CategoricalParameter,
@@ -48,7 +48,7 @@ def describe_plan(plan: SweepPlan) -> dict[str, JsonValue]:
 
 def plan_notes(plan: SweepPlan) -> list[str]:
     """What the user of a sweep should know of its plan: a few lines, the rest is in `plan.json`."""
-    lines = [f"left out: {dropped.what}: {dropped.reason}" for dropped in plan.dropped]
+    lines = [f"left out: {line}" for line in dropped_lines(plan.dropped)]
     if len(lines) > _SHOWN_DROPPED:
         more = len(lines) - _SHOWN_DROPPED
         lines[_SHOWN_DROPPED:] = [f"left out: {more} more, with their reasons in plan.json"]

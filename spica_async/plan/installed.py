@@ -13,10 +13,10 @@ from pydantic import JsonValue, TypeAdapter
 from schemas.goal import PlannerTarget
 from schemas.messages import Sample
 from schemas.search_space import Backend, DeploymentMode, Role
-from spica_async.engine import capability, capacity, estimates, facts, planner
+from spica_async.engine import capability, capacity, estimates, facts, planner, runtime
 from spica_async.engine.config import engine_config
 from spica_async.engine.own_files import own_files
-from spica_async.engine.refusals import RejectionKind, ShapeRejectedError
+from spica_async.engine.refusals import RejectionKind, ShapeRejectedError, one_line
 from spica_async.forecast import Predictor, Window
 from spica_async.plan.answers import Answers
 from spica_async.sample import sample_key
@@ -93,6 +93,12 @@ class InstalledEngine:
                 return capacity.kv_tokens_per_rank(sample, role)
             except ShapeRejectedError as error:
                 return _Rejected(error.kind, error.reason)
+            except BaseException as error:
+                # What ships with the engine is sound. A folder may hold anything.
+                if self._model_folder is None or not runtime.is_fault(error):
+                    raise
+                reason = f"the engine fails over the model's folder: {one_line(error)}"
+                return _Rejected("unsupported", reason)
 
         question = ("kv_tokens_per_rank", engine_config(sample, role))
         answer = self._answers.recall(question, _TOKENS, ask)

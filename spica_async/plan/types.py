@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from pydantic import JsonValue
 
@@ -19,6 +19,8 @@ from spica_async.forecast import LoadPredictorResult, Predictor, Window
 from spica_async.space.branch import BranchSpace, Selection
 from spica_async.space.capacity import CapacityTable
 
+_NAMED: Final = 3
+
 Progress = Callable[[str], None]
 """Takes one line on what is being done now."""
 
@@ -29,6 +31,19 @@ class Dropped:
 
     what: str
     reason: str
+
+
+def dropped_lines(dropped: Iterable[Dropped]) -> list[str]:
+    """A line for each reason, with what has it: some of that by name, the rest by number."""
+    by_reason: dict[str, list[str]] = {}
+    for one in dropped:
+        by_reason.setdefault(one.reason, []).append(one.what)
+    return [f"{_some(names)}: {reason}" for reason, names in by_reason.items()]
+
+
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - _NAMED
+    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final
 
+from spica_async.errors import file_problem
 from spica_async.journal import JournalBusyError, JournalError
 
 _RETRY_SECONDS: Final = 0.02
@@ -78,7 +79,7 @@ def _rename(path: Path) -> None:
             with suppress(FileNotFoundError):
                 path.with_name(path.name + ending).unlink()
     except OSError as error:
-        raise JournalError(f"journal {path}: {error.strerror}") from error
+        raise JournalError(f"journal {path}: {file_problem(error)}") from error
 
 
 def _open_lock(path: Path) -> int:
@@ -86,7 +87,7 @@ def _open_lock(path: Path) -> int:
         path.parent.mkdir(parents=True, exist_ok=True)
         return os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     except OSError as error:
-        raise JournalError(f"journal {path}: {error.strerror}") from error
+        raise JournalError(f"journal {path}: {file_problem(error)}") from error
 
 
 def _has_locked(descriptor: int) -> bool:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import platformdirs
-
 from spica_async.journal.address import ServerAddress, read_address
+from spica_async.places import user_cache_folder
 
 
 def user_cache_file() -> Path:
     """The file in the user's cache; may be removed whenever no sweep runs."""
-    return platformdirs.user_cache_path("spica-async") / "results.sqlite3"
+    return user_cache_folder() / "results.sqlite3"
 
 
 def cache_place(journal: str | Path | None) -> str | Path:

@@ -9,8 +9,8 @@ import importlib.metadata
 from pathlib import Path
 
 import jax
-import platformdirs
 
+from spica_async.places import user_cache_folder
 from spica_async.sampling.compile_clock import CompileClock
 
 
@@ -31,7 +31,7 @@ def set_up_jax() -> CompileClock:
 def _cache_folder() -> Path | None:
     """Returns the folder for programs of these versions, or None if it cannot be had."""
     versions = (f"{name}-{importlib.metadata.version(name)}" for name in ("jax", "google-vizier"))
-    folder = platformdirs.user_cache_path("spica-async") / "jax" / "_".join(versions)
+    folder = user_cache_folder() / "jax" / "_".join(versions)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError:

@@ -127,6 +127,7 @@ class PoolTooLargeError(Exception):
 
 
 _MAX_COMBINATIONS = 30_000_000
+_MAX_DEPLOYMENTS = 1_000_000
 ShapesByRole = Mapping[Role, AbstractSet[ParallelShape]]
 
 
@@ -149,22 +150,26 @@ def enumerate_pool(
         PoolTooLargeError: if the budget allows too many.
     """
     backends = tuple(shapes)
-    deployments = tuple(
-        _deployments({shape for by_role in shapes.values() for shape in by_role[role]}, gpu_budget)
-        for role in roles
-    )
-    combinations = math.prod(len(options) for options in deployments)
+    by_role = {
+        role: {shape for found in shapes.values() for shape in found[role]} for role in roles
+    }
+    # Counted before they are made: a budget may be any number.
+    options = [sum(gpu_budget // shape.gpus for shape in by_role[role]) for role in roles]
+    combinations = math.prod(options)
+    if max(options) > _MAX_DEPLOYMENTS:
+        raise PoolTooLargeError(f"{max(options):,} of one role, more than {_MAX_DEPLOYMENTS:,}")
     if combinations > _MAX_COMBINATIONS:
         raise PoolTooLargeError(f"{combinations:,} combinations, more than {_MAX_COMBINATIONS:,}")
+    deployments = tuple(_deployments(by_role[role], gpu_budget) for role in roles)
     grid = np.indices([len(options) for options in deployments], dtype=np.int32)
     indices = grid.reshape(len(deployments), -1).T
     used = np.zeros(len(indices), dtype=np.int64)
     legal = np.ones((len(indices), len(backends)), dtype=np.bool_)
-    for position, (role, options) in enumerate(zip(roles, deployments, strict=True)):
+    for position, (role, deployed) in enumerate(zip(roles, deployments, strict=True)):
         column = indices[:, position]
-        used += np.array([option.used_gpus for option in options], dtype=np.int64)[column]
-        by_option = [[option.shape in shapes[b][role] for b in backends] for option in options]
-        legal &= np.array(by_option, dtype=np.bool_).reshape(len(options), len(backends))[column]
+        used += np.array([option.used_gpus for option in deployed], dtype=np.int64)[column]
+        by_option = [[option.shape in shapes[b][role] for b in backends] for option in deployed]
+        legal &= np.array(by_option, dtype=np.bool_).reshape(len(deployed), len(backends))[column]
     kept = (used >= min_gpu_budget) & (used <= gpu_budget) & legal.any(axis=1)
     return ParallelPool(tuple(roles), deployments, indices[kept], backends, legal[kept])
 

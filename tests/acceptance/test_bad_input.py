@@ -66,6 +66,19 @@ FROM_THE_ENGINE: list[tuple[str, dict[str, Any], list[str]]] = [
         },
         ["parallel_configs[0]", "agg vllm", "agg sglang", "dense"],
     ),
+    (
+        "context that no server starts with",
+        {
+            "search_space__model_name": "meta-llama/Meta-Llama-3.1-8B",
+            "search_space__context_length": 200_000,
+        },
+        ["search_space.context_length", "131072", "no server starts with it"],
+    ),
+    (
+        "requests that need another context",
+        {"search_space__context_length": None, "workload__isl": 100_000},
+        ["workload.isl", "100032", "40960", "context_length may be up to 131072", "YaRN"],
+    ),
     ("request too long", {"workload__isl": 4090}, ["workload.isl", "4122", "4096"]),
     (
         "planner field",
@@ -154,3 +167,14 @@ def test_more_slots_than_the_memory_holds(
     finished = spica("run", write_config(small_sweep()), "--slots", "100000")
 
     assert_one_error(tmp_path, finished, ["--slots", "memory"])
+
+
+def test_a_model_folder_that_the_engine_cannot_read(
+    spica: Spica, write_config: WriteConfig, tmp_path: Path
+) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text('{"architectures": null}')
+
+    finished = spica("run", write_config(small_sweep(search_space__model_name="model")))
+
+    assert_one_error(tmp_path, finished, ["search_space.model_name", "config.json: architectures"])

@@ -14,6 +14,7 @@ from schemas.config import SmartSearchConfig
 from schemas.goal import PlannerTarget
 from schemas.messages import Sample, TraceLoad
 from schemas.search_space import Backend, DeploymentMode, Role
+from spica_async.engine.context import ContextExtension
 from spica_async.engine.estimates import Steps, StepTimes
 from spica_async.engine.facts import (
     HardwareFacts,
@@ -58,6 +59,8 @@ class FakeEngine:
     """Answers as it is told to, and remembers what it was asked."""
 
     is_moe: bool = False
+    max_context: int = 4096
+    extension: ContextExtension | None = None
     tokens: Callable[[Sample, Role], int] = lambda *_: ROOMY
     unsupported: Mapping[tuple[Backend, DeploymentMode], str] = field(default_factory=dict)
     unmeasured: frozenset[str] = frozenset()
@@ -74,7 +77,9 @@ class FakeEngine:
     def model_facts(self, model: str) -> ModelFacts:
         if model == "unknown":
             raise UnknownModelError("model 'unknown' is unknown")
-        return ModelFacts(model, "AnyForCausalLM", self.is_moe, 4096, 10**9)
+        return ModelFacts(
+            model, "AnyForCausalLM", self.is_moe, self.max_context, 10**9, self.extension
+        )
 
     def hardware_facts(self, sku: str) -> HardwareFacts:
         if sku == "unknown":

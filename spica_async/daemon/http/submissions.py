@@ -13,9 +13,10 @@ from starlette.requests import Request
 
 from schemas.config import SmartSearchConfig
 from schemas.daemon import SweepSubmission
-from spica_async.config import describe, parse_yaml
+from spica_async.config import describe
 from spica_async.daemon.http.problems import ProblemError
 from spica_async.daemon.local_files import LocalFiles
+from spica_async.documents import check_values, decode, parse_json, parse_yaml
 from spica_async.errors import InputError
 
 JSON_TYPES: Final = frozenset({"application/json"})
@@ -23,7 +24,6 @@ YAML_TYPES: Final = frozenset(
     # The first is registered (RFC 9512); the others were in use before it, and still are.
     {"application/yaml", "application/x-yaml", "text/yaml", "text/x-yaml", "text/vnd.yaml"}
 )
-_MOST_NODES: Final = 100_000
 _READ_IN_VAIN: Final = 16
 """How many times the longest body is taken and dropped, for its sender to read why."""
 
@@ -130,11 +130,7 @@ async def _read(request: Request, most: int) -> bytes:
 def _understand(
     body: bytes, files: LocalFiles, *, yaml: bool, priority: int | None, use_cache: bool | None
 ) -> Wish:
-    try:
-        # Some editors put a mark before a text in UTF-8, which is none of its characters.
-        text = body.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InputError(f"not a UTF-8 text ({error.reason})") from None
+    text = decode(body)
     submission = SweepSubmission(config={}) if yaml else _from_json(text)
     config = config_from_document(parse_yaml(text) if yaml else submission.config, files)
     return Wish(
@@ -146,12 +142,13 @@ def _understand(
 
 def _from_json(text: str) -> SweepSubmission:
     try:
-        return SweepSubmission.model_validate_json(text)
+        document = parse_json(text)
+    except InputError as error:
+        # Fields are named as they are where the configuration is a file.
+        raise InputError(str(error).removeprefix("config.")) from None
+    try:
+        return SweepSubmission.model_validate(document)
     except ValidationError as error:
-        first = error.errors()[0]
-        if first["type"] == "json_invalid":
-            # Its own input is the whole text.
-            raise InputError(f"not valid JSON: {first['ctx']['error']}") from None
         raise InputError("\n".join(describe(error, SweepSubmission))) from None
 
 
@@ -161,7 +158,7 @@ def config_from_document(document: Mapping[str, Any], files: LocalFiles) -> Smar
     Raises:
         InputError: it breaks a rule.
     """
-    _refuse_too_many(document)
+    check_values(document)
     try:
         config = SmartSearchConfig.model_validate(document)
     except ValidationError as error:
@@ -174,22 +171,3 @@ def config_from_document(document: Mapping[str, Any], files: LocalFiles) -> Smar
         )
     files.check(config)
     return config
-
-
-def _refuse_too_many(document: Mapping[str, Any]) -> None:
-    """Stop at aliases within aliases, a few lines of YAML that would fill the memory.
-
-    Raises:
-        InputError: written out, the document has more values than any configuration needs.
-    """
-    waiting: list[Any] = [document]
-    seen = 0
-    while waiting:
-        value = waiting.pop()
-        seen += 1
-        if isinstance(value, Mapping):
-            waiting.extend(value.values())
-        elif isinstance(value, list):
-            waiting.extend(value)
-        if seen + len(waiting) > _MOST_NODES:
-            raise InputError(f"the configuration has more than {_MOST_NODES:,} values")

@@ -88,12 +88,12 @@ class TestFiles:
         path = tmp_path / "file" / "below" / "journal.db"
         error = await refusal(path)
         assert isinstance(error, JournalError)
-        assert str(error) == f"journal {path}: Not a directory"
+        assert str(error) == f"journal {path}: not a directory"
 
     async def test_a_folder_that_cannot_be_written(self) -> None:
         error = await refusal(Path("/proc/self/journal.db"))
         assert isinstance(error, JournalError)
-        assert str(error) == "journal /proc/self/journal.db: No such file or directory"
+        assert str(error) == "journal /proc/self/journal.db: no such file or directory"
 
     async def test_a_folder_that_is_somebody_elses(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -104,7 +104,7 @@ class TestFiles:
         assert str(error) == f"journal {tmp_path}/j.db: its folder cannot be written"
 
     async def test_a_folder_in_its_place(self, tmp_path: Path) -> None:
-        assert str(await refusal(tmp_path)) == f"journal {tmp_path}: Is a directory"
+        assert str(await refusal(tmp_path)) == f"journal {tmp_path}: is a directory"
 
     async def test_a_file_that_is_no_database(self, tmp_path: Path) -> None:
         path = tmp_path / "journal.db"

@@ -178,6 +178,9 @@ async def test_what_the_child_warns_of_is_logged_here(
     assert {"plan.answers_not_kept", "tables_not_prepared"} <= warned.keys()
     assert warned["plan.answers_not_kept"]["log_level"] == "warning"
     assert warned["plan.answers_not_kept"]["path"].startswith(str(tmp_path))
+    assert [len(str(value).splitlines()) for entry in said for value in entry.values()] == (
+        [1] * sum(map(len, said))
+    )
 
 
 def planned_with(model: str) -> SmartSearchConfig:

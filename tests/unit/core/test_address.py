@@ -162,7 +162,7 @@ def test_a_password_file_that_gives_none(tmp_path: Path) -> None:
     binary.write_bytes(b"\xff\xfe")
 
     for path, words in [
-        (tmp_path / "none", "No such file"),
+        (tmp_path / "none", "no such file"),
         (tmp_path, "directory"),
         (empty, "first line is empty"),
         (binary, "UTF-8"),
@@ -247,13 +247,13 @@ async def test_a_broker_that_a_stranger_vouches_for_is_refused(pki: Path) -> Non
 @pytest.mark.parametrize(
     ("ca", "own", "option", "words"),
     [
-        ("none.pem", {}, "--ca", "No such file"),
+        ("none.pem", {}, "--ca", "no such file"),
         ("ca.key", {}, "--ca", "no certificates"),
         ("names", {}, "--ca", "no certificates"),
-        ("ca.pem", {"cert": "none.pem"}, "--cert", "No such file"),
+        ("ca.pem", {"cert": "none.pem"}, "--cert", "no such file"),
         ("ca.pem", {"cert": "client.pem"}, "--cert", "the same file"),
         ("ca.pem", {"cert": "client.pem", "key": "server.key"}, "--cert", "server.key"),
-        ("ca.pem", {"cert": "client.pem", "key": "none.key"}, "--key", "No such file"),
+        ("ca.pem", {"cert": "client.pem", "key": "none.key"}, "--key", "no such file"),
         ("ca.pem", {"cert": "client.pem", "key": "encrypted.key"}, "--key", "encrypted"),
         ("ca.pem", {"key": "client.key"}, "--key", "--cert"),
     ],

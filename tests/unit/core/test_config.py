@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -220,3 +221,58 @@ def test_a_model_s_folder_starts_there_too_and_never_stands_in_for_a_shipped_mod
         document["workload"] = {"isl": 1, "osl": 1, "num_request_ratio": 1.0, "concurrency": 1}
         (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(document), encoding="utf-8")
         assert load_config(Path("sweep.yaml")).search_space.model_name == expected
+
+
+def test_a_model_folder_of_somebody_else_is_named(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    load: Callable[[str | bytes], SmartSearchConfig],
+) -> None:
+    def refuse(path: Path) -> bool:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "is_file", refuse)
+    text = yaml.safe_dump({"search_space": REQUIRED, "workload": {"concurrency": 4, **LENGTHS}})
+    with pytest.raises(
+        InputError, match=r"^search_space\.model_name: .*a/model: permission denied$"
+    ):
+        load(text)
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "loop", "file/x"])
+def test_what_is_no_folder_is_a_models_id(
+    tmp_path: Path, load: Callable[[str | bytes], SmartSearchConfig], name: str
+) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "file").write_text("")
+    space = {**REQUIRED, "model_name": name}
+    text = yaml.safe_dump({"search_space": space, "workload": {"concurrency": 4, **LENGTHS}})
+    assert load(text).search_space.model_name == name
+
+
+@pytest.mark.parametrize(
+    ("block", "field"),
+    [
+        ({"search_space": {**REQUIRED, "model_name": "m"}}, "search_space.model_name"),
+        ({"workload": {"trace_path": "t.jsonl"}}, "workload.trace_path"),
+    ],
+)
+def test_a_folder_whose_name_is_no_text(tmp_path: Path, block: dict[str, Any], field: str) -> None:
+    folder = tmp_path / os.fsdecode(b"\xff")
+    (folder / "m").mkdir(parents=True)
+    (folder / "m" / "config.json").write_text("{}")
+    document = {"search_space": REQUIRED, "workload": {"concurrency": 4, **LENGTHS}, **block}
+    (folder / "sweep.yaml").write_text(yaml.safe_dump(document))
+
+    with pytest.raises(InputError, match=f"^{field}: .*: a name that is no text$") as refusal:
+        load_config(folder / "sweep.yaml")
+    str(refusal.value).encode()
+
+
+def test_a_trace_behind_a_loop_of_links(
+    tmp_path: Path, load: Callable[[str | bytes], SmartSearchConfig]
+) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    document = {"search_space": REQUIRED, "workload": {"trace_path": "loop"}}
+    with pytest.raises(InputError, match=r"^workload\.trace_path: .*: symlink loop"):
+        load(yaml.safe_dump(document))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from spica_async.errors import SpicaError, first_cause, keep_traceback
+from spica_async.errors import SpicaError, file_problem, first_cause, keep_traceback
 
 TRACEBACK = "Traceback (most recent call last):\n  File ...\nValueError: no such kernel\n"
 
@@ -28,7 +28,7 @@ def test_where_nothing_can_be_kept_the_last_line_still_is_told(
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
     assert keep_traceback(TRACEBACK) == (
-        "ValueError: no such kernel (no details could be kept: No such file or directory)"
+        "ValueError: no such kernel (no details could be kept: no such file or directory)"
     )
 
 
@@ -64,3 +64,22 @@ def test_one_error_alone_logs_nothing() -> None:
         first_cause(ExceptionGroup("", [ValueError("one")]))
         first_cause(ValueError("one"))
     assert logs == []
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (PermissionError(13, "Permission denied", "/a"), "permission denied"),
+        (OSError("odd\nthing"), "odd thing"),
+        (ValueError("embedded null byte"), "embedded null byte"),
+        (
+            UnicodeEncodeError("utf-8", "\udcff", 0, 1, "surrogates not allowed"),
+            "a name that is no text",
+        ),
+        (RuntimeError("Symlink loop from '/a'"), "symlink loop from '/a'"),
+    ],
+)
+def test_what_a_path_has_against_it_is_a_few_words(
+    error: OSError | ValueError | RuntimeError, words: str
+) -> None:
+    assert file_problem(error) == words

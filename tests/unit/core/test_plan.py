@@ -14,7 +14,7 @@ from schemas.messages import Sample
 from schemas.search_space import Role
 from spica_async.engine.facts import ModelFacts
 from spica_async.engine.refusals import ShapeRejectedError
-from spica_async.plan.types import Dropped
+from spica_async.plan.types import Dropped, dropped_lines
 from spica_async.space.capacity import CapacityKey
 from spica_async.space.pool import ParallelConfig, RoleDeployment
 from spica_async.space.shapes import ParallelShape
@@ -316,3 +316,27 @@ def test_a_model_without_weights_is_refused() -> None:
             return replace(super().model_facts(model), weight_bytes=0)
 
     assert refusal(engine=Weightless()).startswith("search_space.model_name: model 'a/model' ")
+
+
+def test_one_reason_is_said_once_with_a_count() -> None:
+    def nothing_measured(*_: object) -> int:
+        raise ShapeRejectedError("no_performance_data", "never measured")
+
+    found = refusal({"gpu_budget": 16}, FakeEngine(is_moe=True, tokens=nothing_measured))
+
+    (line,) = [line for line in found.splitlines() if "never measured" in line]
+    assert line.startswith("  agg vllm agg tp 1, agg vllm agg attention_dp 2 moe_ep 2, ")
+    assert line.endswith(" and 14 more: never measured")
+
+
+def test_reasons_with_other_figures_are_reasons_of_their_own() -> None:
+    dropped = [Dropped("a", "1 token"), Dropped("b", "2 tokens"), Dropped("c", "1 token")]
+    assert dropped_lines(dropped) == ["a, c: 1 token", "b: 2 tokens"]
+
+
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize("mode", ["agg", "disagg"])
+@pytest.mark.parametrize("budget", [2_000_000, 10**9, 2**63 - 1])
+def test_a_budget_without_bound_is_refused_before_anything_is_made(mode: str, budget: int) -> None:
+    found = refusal({"deployment_mode": [mode], "gpu_budget": budget})
+    assert found.startswith(f"search_space.gpu_budget: {budget} GPUs make too many {mode} ")

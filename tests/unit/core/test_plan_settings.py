@@ -10,7 +10,10 @@ import pytest
 from support.planning import FakeEngine, SteadyWindow, plan, refusal
 
 from schemas.messages import TraceLoad
+from schemas.search_space import COMPOSITE_PRESETS, SEARCH_CHOICES
+from spica_async.engine.context import ContextExtension
 from spica_async.plan.describe import describe_parameter, describe_plan
+from spica_async.plan.types import SweepPlan
 from spica_async.space.parameters import CategoricalParameter, DiscreteParameter, FloatParameter
 
 
@@ -39,6 +42,10 @@ from spica_async.space.parameters import CategoricalParameter, DiscreteParameter
             "no planner_scaling_policy that is searched scales by throughput",
         ),
         ({"moe_backend": "megamoe"}, "the model has no experts"),
+        ({"num_g2_blocks": 0, "kv_bytes_per_token": 1024}, "num_g2_blocks is 0"),
+        ({"bandwidth_g1_to_g2_gbps": 10.0}, "num_g2_blocks is 0"),
+        ({"bandwidth_g2_to_g1_gbps": 10.0}, "num_g2_blocks is 0"),
+        ({"offload_batch_size": 4}, "num_g2_blocks is 0"),
     ],
     ids=str,
 )
@@ -63,6 +70,98 @@ def test_a_setting_that_cannot_matter_is_warned_of(
 def test_a_setting_that_matters_is_not_warned_of(space: dict[str, Any]) -> None:
     name = list(space)[-1]
     assert not any(warning.startswith(name) for warning in plan(space).warnings)
+
+
+@pytest.mark.parametrize("knob", [*SEARCH_CHOICES, *COMPOSITE_PRESETS, "parallel_configs"])
+def test_what_is_listed_twice_is_searched_once_with_a_warning(knob: str) -> None:
+    entry: Any = {"tp": 1}
+    if knob != "parallel_configs":
+        choices = SEARCH_CHOICES.get(knob) or tuple(COMPOSITE_PRESETS[knob])
+        entry = choices[-1] if knob == "deployment_mode" else choices[0]
+
+    def planned(entries: list[Any]) -> SweepPlan:
+        policies = (
+            {} if knob == "planner_scaling_policy" else {"planner_scaling_policy": ["disabled"]}
+        )
+        return plan({"router_mode": ["kv_router"], **policies, knob: entries})
+
+    once, twice = planned([entry]), planned([entry, entry])
+
+    if knob != "parallel_configs":
+        assert twice.config == once.config
+    assert describe_plan(twice)["branches"] == describe_plan(once)["branches"]
+    new = [warning for warning in twice.warnings if warning not in once.warnings]
+    assert [warning.split()[:2] for warning in new] == [[knob, "lists"]]
+
+
+def test_a_closed_loop_over_a_trace_has_no_use_for_arrival_times() -> None:
+    workload = {"trace_path": "/a.jsonl", "replay_concurrency": 3, "arrival_speedup_ratio": 2.0}
+    found = plan(workload=workload)
+    assert found.warnings == (
+        "arrival_speedup_ratio has no effect: replay_concurrency ignores arrival times",
+    )
+
+
+YARN = ContextExtension(16384, trained_for=4096)
+
+
+def test_a_context_beyond_the_models_own_is_refused_where_no_server_starts_with_it() -> None:
+    assert refusal({"context_length": 4097}).startswith(
+        "search_space.context_length: 4097 is over the 4096 tokens that the configuration of "
+    )
+    found = refusal({"context_length": 16385}, FakeEngine(extension=YARN))
+    assert "with rope scaling its documentation goes to 16384" in found
+    assert plan({"context_length": 4096}).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("backend", "means"),
+    [
+        ("vllm", "(vllm: --hf-overrides)"),
+        ("sglang", "sglang: --json-model-override-args and SGLANG_ALLOW_OVERWRITE"),
+        ("trtllm", "(trtllm: the checkpoint's config.json)"),
+    ],
+)
+def test_a_context_that_servers_can_be_set_up_for_is_warned_of(backend: str, means: str) -> None:
+    engine = FakeEngine(extension=YARN)
+    found = plan({"backend": [backend], "context_length": 9000}, engine).warnings[0]
+    assert found.startswith("context_length 9000 is over the 4096 tokens")
+    assert '"factor": 2.5, "original_max_position_embeddings": 4096' in found
+    assert means in found
+
+
+def test_a_model_without_positions_needs_its_limit_raised_alone() -> None:
+    engine = FakeEngine(extension=ContextExtension(16384))
+    (found,) = plan({"context_length": 9000}, engine).warnings
+    assert "the server's limit raised (vllm: VLLM_ALLOW_LONG_MAX_MODEL_LEN=1)" in found
+
+
+@pytest.mark.parametrize(
+    ("backend", "key"),
+    [
+        ("vllm", "gpu_memory_utilization"),
+        ("sglang", "mem_fraction_static"),
+        ("trtllm", "free_gpu_memory_fraction"),
+    ],
+)
+@pytest.mark.parametrize("role", ["agg", "prefill", "decode"])
+def test_memory_that_no_server_has_is_warned_of(role: str, backend: str, key: str) -> None:
+    mode = "agg" if role == "agg" else "disagg"
+    name = f"{role}_gpu_memory_utilization"
+
+    def warned(fraction: float) -> list[str]:
+        found = plan({"deployment_mode": [mode], "backend": [backend], name: fraction})
+        return [line for line in found.warnings if line.startswith(f"{name} ") and key in line]
+
+    assert warned(0.94) == []
+    assert len(warned(0.95)) == len(warned(1.0)) == 1
+
+
+def test_a_default_that_is_not_the_backends_own_is_shown() -> None:
+    (found,) = plan({"backend": ["sglang"]}).warnings
+    assert found.startswith("agg_gpu_memory_utilization 0.9 is the default here, sglang's own is")
+    assert plan({"backend": ["sglang"], "agg_gpu_memory_utilization": 0.88}).warnings == ()
+    assert plan({"backend": ["vllm"]}).warnings == ()
 
 
 def test_a_knob_that_the_engine_ignores_is_an_error_once_it_was_set() -> None:

@@ -38,7 +38,7 @@ def test_a_full_disk_names_the_folder(tmp_path: Path) -> None:
         folder.append(RECORD)
     assert type(refusal.value) is SpicaError
     assert str(refusal.value) == (
-        f"the results cannot be written to {full}: No space left on device"
+        f"the results cannot be written to {full}: no space left on device"
     )
 
 
@@ -49,7 +49,7 @@ def test_a_folder_that_has_gone_is_named(tmp_path: Path) -> None:
             folder.write_result(RESULT, pareto=False)
     assert type(refusal.value) is SpicaError
     assert str(refusal.value) == (
-        f"the results cannot be written to {tmp_path / 'sweep'}: No such file or directory"
+        f"the results cannot be written to {tmp_path / 'sweep'}: no such file or directory"
     )
 
 
@@ -61,7 +61,7 @@ def test_an_error_of_the_sweep_itself_passes_through(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_made_is_the_input_s_fault(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with (
-        pytest.raises(InputError, match=r"^--output .*/file: Not a directory$"),
+        pytest.raises(InputError, match=r"^--output .*/file: not a directory$"),
         ResultsFolder.create(tmp_path / "file", "sweep"),
     ):
         pass

@@ -180,6 +180,7 @@ async def test_a_record_tells_all_of_a_candidate(
         "metrics": {"output_throughput_tok_s": score},
         "facts": {
             "needs_wide_ep": False,
+            "backend_version": "1",
             "agg_kv_capacity_tokens": candidate.facts["agg_kv_capacity_tokens"],
         },
         "source": "optimizer",

@@ -173,10 +173,6 @@ def test_a_range_of_kv_loads_needs_a_pareto_goal(problem_of: Callable[..., str])
             }.items()
         ),
         (
-            {**TRACE, "replay_concurrency": 3, "arrival_speedup_ratio": 2.0},
-            "arrival_speedup_ratio: no effect with replay_concurrency, which ignores arrival times",
-        ),
-        (
             {**LENGTHS, "concurrency": 3, "inter_turn_delay_ms": 1.0},
             "inter_turn_delay_ms: no effect with turns_per_session 1",
         ),

@@ -190,6 +190,23 @@ def test_a_folder_that_cannot_be_used_is_an_input_error(tmp_path: Path) -> None:
         TraceCache.open(tmp_path / "file" / "cache")
 
 
+def test_without_the_users_own_there_is_one_for_as_long_as_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with capture_logs() as logs:
+        cache = TraceCache.open()
+    folder = cache.folder
+    assert folder.is_dir()
+    assert [(entry["event"], entry["error"]) for entry in logs] == [
+        ("trace_cache.not_kept", "not a directory")
+    ]
+    assert cache._temporary is not None
+    cache._temporary.cleanup()
+    assert not folder.exists()
+
+
 @pytest.mark.parametrize("function", ["write", "fsync"])
 async def test_a_full_disk_is_said_to_be_full(
     tmp_path: Path, stored: str, monkeypatch: pytest.MonkeyPatch, function: str
