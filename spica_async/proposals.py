@@ -161,11 +161,11 @@ class StudyProposer:
         for duplicate in duplicates:
             rng = random.Random(f"{self._seed}/{self._space.mode}/{duplicate.number}")  # noqa: S311  # an order
             for near in neighbours(self._space.parameters, duplicate.assignment, rng):
+                # A hundred projections may be needed, of a millisecond each.
+                await asyncio.sleep(0)
                 if claim(self._space.select(near)[0]):
                     found.append(near)
                     break
-            # Each may take a hundred projections.
-            await asyncio.sleep(0)
         return await self._place(found, "neighbour")
 
     async def _place(

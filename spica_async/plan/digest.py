@@ -7,6 +7,7 @@ import json
 
 from spica_async.plan.types import SweepPlan
 from spica_async.space.branch import BranchSpace
+from spica_async.space.pool import ParallelPool
 
 
 def plan_digest(plan: SweepPlan) -> str:
@@ -17,8 +18,10 @@ def plan_digest(plan: SweepPlan) -> str:
     digest = hashlib.sha256()
     for space in plan.branches:
         digest.update(json.dumps(_described(space), sort_keys=True).encode())
-        digest.update(space.pool.indices.tobytes())
-        digest.update(space.pool.legal.tobytes())
+        # The rows in full, which older journals have the digest of.
+        for blocks in (space.pool.index_blocks(), space.pool.legal_blocks()):
+            for block in blocks:
+                digest.update(block.tobytes())
         seeds = [space.assignment_of(seed) for seed in plan.seeds.get(space.mode, ())]
         digest.update(json.dumps(seeds, sort_keys=True).encode())
     return digest.hexdigest()
@@ -34,5 +37,11 @@ def _described(space: BranchSpace) -> dict[str, object]:
         "roles": space.pool.roles,
         "deployments": [[str(one) for one in options] for options in space.pool.deployments],
         "backends": space.pool.backends,
-        "shapes": [space.pool.indices.shape, space.pool.legal.shape],
+        "shapes": [
+            (len(space.pool), len(options)) for options in (space.pool.roles, space.pool.backends)
+        ],
     }
+
+
+def _columns(pool: ParallelPool) -> tuple[int, int]:
+    return len(pool.roles), len(pool.backends)

@@ -24,7 +24,8 @@ from spica_async.scoring import Candidate
 from spica_async.space.branch import BranchSpace, Selection
 from spica_async.space.capacity import CapacityKey
 from spica_async.space.knobs import Knob, active_knobs
-from spica_async.space.pool import ParallelConfig, ParallelPool, enumerate_pool
+from spica_async.space.pool import ParallelConfig, ParallelPool
+from spica_async.space.product import enumerate_pool
 from spica_async.space.shapes import ParallelShape
 
 REQUIRED = {"model_name": "a/model", "hardware_sku": "some_gpu"}
