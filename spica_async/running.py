@@ -19,13 +19,13 @@ from spica_async.journal.past import MEMORY_BUS
 from spica_async.outbox import telling_of
 from spica_async.plan.describe import plan_notes
 from spica_async.plan.types import SweepPlan
+from spica_async.report.folder_writer import FolderWriter
 from spica_async.result_cache import ResultCache
-from spica_async.results import ResultsFolder
 from spica_async.reuse import Reuse
 from spica_async.sweep import StoppedAs, Sweep
 from spica_async.traces.serve import TraceServer
 
-BeforeSearch = Callable[[SweepPlan, ResultsFolder], Awaitable[None]]
+BeforeSearch = Callable[[SweepPlan, FolderWriter], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)

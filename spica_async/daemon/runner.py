@@ -38,8 +38,8 @@ from spica_async.journal import (
 from spica_async.journal.opening import config_of
 from spica_async.journal.owner import is_dead
 from spica_async.plan.types import SweepPlan
+from spica_async.report.folder_writer import FolderWriter
 from spica_async.result_cache import ResultCache
-from spica_async.results import ResultsFolder
 from spica_async.running import Means, run_job
 from spica_async.sweep import StoppedAs
 from spica_async.traces.serve import TraceServer
@@ -381,5 +381,5 @@ def is_left(row: SweepRow) -> bool:
     return row.owner is None or row.lease_seconds <= 0 or is_dead(row.owner)
 
 
-async def _nothing_more(plan: SweepPlan, folder: ResultsFolder) -> None:
+async def _nothing_more(plan: SweepPlan, folder: FolderWriter) -> None:
     """The daemon's workers run already."""

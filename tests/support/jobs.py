@@ -18,8 +18,8 @@ from spica_async.jobs import Job, NewJob, ResumedJob
 from spica_async.journal import Journal
 from spica_async.journal.opening import JournalOptions, opened
 from spica_async.plan.types import SweepPlan
+from spica_async.report.folder_writer import FolderWriter
 from spica_async.result_cache import NoCache
-from spica_async.results import ResultsFolder
 from spica_async.running import Means, run_job
 
 
@@ -58,7 +58,7 @@ async def run(
         tells_events=True,
     )
 
-    async def nothing_more(plan: SweepPlan, folder: ResultsFolder) -> None:
+    async def nothing_more(plan: SweepPlan, folder: FolderWriter) -> None:
         pass
 
     async def stop_after() -> None:
