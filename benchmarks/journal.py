@@ -52,7 +52,6 @@ from spica_async.journal.log import FactLog, NoLog, ResultT, SweepLog
 from spica_async.journal.opening import new_sweep
 from spica_async.journal.past import PastRuns
 from spica_async.journal.sql import SqlJournal
-from spica_async.plan.digest import plan_digest
 from spica_async.report.folder_writer import FolderWriter
 from spica_async.result_cache import NoCache
 from spica_async.sweep import Sweep
@@ -146,7 +145,7 @@ async def opened(
     ):
         waits = Waits(log)
         if past.planned is None:
-            digest = plan_digest(plan)
+            digest = plan.digest
             planned = Planned(at=0, digest=digest, versions={}, planning_seconds=0, branches=[])
             await log.record(planned, lambda: None)
         sweep = Sweep(

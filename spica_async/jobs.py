@@ -17,7 +17,6 @@ from spica_async.journal import Journal, Lease, News, SweepRow
 from spica_async.journal.log import SweepLog
 from spica_async.journal.opening import JournalOptions, new_lease, new_sweep, opened, prepare, take
 from spica_async.journal.past import PastRuns
-from spica_async.plan.digest import plan_digest
 from spica_async.plan.types import SweepPlan
 from spica_async.report.folder_writer import FolderWriter
 from spica_async.results import new_sweep_id
@@ -267,7 +266,7 @@ def check_same(
             "workload.trace_path: the trace has changed since the sweep was begun: put back the"
             " one that it was begun with, or run the sweep's config.yaml anew"
         )
-    if past.digest != plan_digest(plan):
+    if past.digest != plan.digest:
         raise SpicaError(
             "what would be searched is no longer what it was when the sweep was begun, as after"
             " an update of this program, of the model or of performance data: run the sweep's"
@@ -286,7 +285,7 @@ def planned_fact(
     """What is written down of a plan."""
     return Planned(
         at=at,
-        digest=plan_digest(plan),
+        digest=plan.digest,
         trace_sha256=trace_sha256,
         versions=versions,
         planning_seconds=planning_seconds,

@@ -24,12 +24,12 @@ from spica_async.space.branch import BranchSpace, Selection
 from spica_async.space.capacity import CapacityKey, rejection
 from spica_async.space.knobs import Knob, active_knobs
 from spica_async.space.pool import (
+    MenuPool,
     ParallelConfig,
-    ParallelPool,
     RoleDeployment,
     menu_pool,
 )
-from spica_async.space.product import PoolTooLargeError, enumerate_pool
+from spica_async.space.product import PoolTooLargeError, ProductPool, enumerate_pool
 from spica_async.space.shapes import (
     ParallelShape,
     backend_problem,
@@ -202,7 +202,7 @@ class BranchBuilder:
 
     def _enumerate(
         self, mode: DeploymentMode, viable: Mapping[Backend, Mapping[Role, set[ParallelShape]]]
-    ) -> ParallelPool | None:
+    ) -> ProductPool | None:
         low, high = self._gpu_limits
         try:
             pool = enumerate_pool(ROLES[mode], viable, gpu_budget=high, min_gpu_budget=low)
@@ -225,7 +225,7 @@ class BranchBuilder:
         mode: DeploymentMode,
         menu: list[ParallelConfig],
         viable: Mapping[Backend, Mapping[Role, set[ParallelShape]]],
-    ) -> ParallelPool:
+    ) -> MenuPool:
         low, high = self._gpu_limits
         legal: dict[ParallelConfig, set[Backend]] = {}
         for index, config in enumerate(menu):

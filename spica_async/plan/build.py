@@ -32,10 +32,12 @@ from spica_async.forecast import (
 )
 from spica_async.plan.branches import BranchBuilder
 from spica_async.plan.budget import enumerable_points
+from spica_async.plan.digest import plan_digest
 from spica_async.plan.estimates import Estimator
 from spica_async.plan.offered import offered_load
 from spica_async.plan.seeding import find_seeds
 from spica_async.plan.types import Dropped, PlanningEngine, Progress, SweepPlan
+from spica_async.plan.wire import as_searched
 from spica_async.planner import FilteredPolicies, filter_scaling_policies
 from spica_async.space.branch import BranchSpace, Selection
 from spica_async.space.knobs import (
@@ -67,13 +69,12 @@ def plan_sweep(
         InputError: if nothing could be searched, or a setting would not do what it says.
     """
     policies = filter_scaling_policies(config)
-    space = config.search_space.model_copy(update={"planner_scaling_policy": list(policies.kept)})
+    space = config.search_space
     progress(f"facts about {space.model_name} on {space.hardware_sku}")
     model, hardware = _facts(space, engine)
-    # The engine is always told its longest sequence: some of its planner's decisions need it.
     longest = space.context_length or model.max_context
-    space = space.model_copy(update={"context_length": longest})
-    config = config.model_copy(update={"search_space": space})
+    config = as_searched(config, longest)
+    space = config.search_space
     _check_composites(space, engine)
     _refuse_unrepresentable(space, engine)
     builder = BranchBuilder(
@@ -105,6 +106,7 @@ def plan_sweep(
         predictors=predictors,
         backend_versions=builder.backend_versions,
         seeds=seeds,
+        digest=plan_digest(branches, seeds),
     )
 
 

@@ -1,12 +1,12 @@
 """The planning process: the one of the coordinator's own that may load the engine.
 
-Run as `python -m spica_async.plan.child`. It reads one pickled `PlanRequest` from stdin, writes
-frames of pickled `(kind, value)` pairs to stdout, and ends.
+Run as `python -m spica_async.plan.child`. It reads one request from stdin, writes answers to
+stdout, both as `wire` says, and ends.
 """
 
 from __future__ import annotations
 
-import pickle
+import json
 import signal
 import sys
 import traceback
@@ -27,7 +27,7 @@ from spica_async.engine import runtime
 from spica_async.errors import InputError
 from spica_async.plan.build import plan_sweep
 from spica_async.plan.installed import InstalledEngine, answers_about
-from spica_async.plan.request import PlanRequest
+from spica_async.plan.wire import decode_request, encode_plan
 
 Kind = Literal["progress", "log", "plan", "input_error", "fault"]
 
@@ -39,12 +39,11 @@ def main() -> int:
     requests, answers = take_standard_streams()
 
     def answer(kind: Kind, value: object) -> None:
-        answers.write(frame(pickle.dumps((kind, value))))
+        answers.write(frame(json.dumps({kind: value}).encode()))
         answers.flush()
 
     length = payload_length(requests.read(HEADER_BYTES))
-    # The pickle comes from the parent, which could run any code here anyway.
-    request: PlanRequest = pickle.loads(requests.read(length))  # noqa: S301
+    request = decode_request(requests.read(length))
     exit_with_parent(requests)
     _log_through(answer)
     try:
@@ -56,7 +55,7 @@ def main() -> int:
                 request.trace,
                 lambda line: answer("progress", line),
             )
-        answer("plan", plan)
+        answer("plan", encode_plan(request.config, plan))
     except InputError as error:
         answer("input_error", str(error))
     except Exception:  # noqa: BLE001  # the parent tells the user, whatever it is

@@ -4,26 +4,33 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable, Mapping, Sequence
 
-from spica_async.plan.types import SweepPlan
-from spica_async.space.branch import BranchSpace
+from schemas.search_space import DeploymentMode
+from spica_async.space.branch import BranchSpace, Selection
 from spica_async.space.pool import ParallelPool
 
 
-def plan_digest(plan: SweepPlan) -> str:
+def plan_digest(
+    branches: Iterable[BranchSpace], seeds: Mapping[DeploymentMode, Sequence[Selection]]
+) -> str:
     """The same for plans under which a proposal means the same, and another one for others.
 
-    Of 64 hexadecimal digits.
+    Of 64 hexadecimal digits. It takes a second for the largest pools.
+
+    Args:
+        branches: of the plan.
+        seeds: what each of them tries first.
     """
     digest = hashlib.sha256()
-    for space in plan.branches:
+    for space in branches:
         digest.update(json.dumps(_described(space), sort_keys=True).encode())
         # The rows in full, which older journals have the digest of.
         for blocks in (space.pool.index_blocks(), space.pool.legal_blocks()):
             for block in blocks:
                 digest.update(block.tobytes())
-        seeds = [space.assignment_of(seed) for seed in plan.seeds.get(space.mode, ())]
-        digest.update(json.dumps(seeds, sort_keys=True).encode())
+        tried = [space.assignment_of(seed) for seed in seeds.get(space.mode, ())]
+        digest.update(json.dumps(tried, sort_keys=True).encode())
     return digest.hexdigest()
 
 

@@ -11,7 +11,7 @@ from pydantic import JsonValue
 
 from schemas.config import SmartSearchConfig
 from schemas.goal import PlannerTarget
-from schemas.messages import Sample
+from schemas.messages import Sample, TraceLoad
 from schemas.search_space import Backend, DeploymentMode, Role
 from spica_async.engine.estimates import Steps, StepTimes
 from spica_async.engine.facts import HardwareFacts, ModelFacts
@@ -21,6 +21,14 @@ from spica_async.space.capacity import CapacityTable
 
 Progress = Callable[[str], None]
 """Takes one line on what is being done now."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRequest:
+    """What a plan is made of; the trace is checked, or None for a synthetic workload."""
+
+    config: SmartSearchConfig
+    trace: TraceLoad | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +57,7 @@ class SweepPlan:
         backend_versions: the version of each viable backend whose performance data is used.
         seeds: what each branch tries first beside the middle of its space, best first; none for a
             branch that is evaluated as a whole, or without a warm start.
+        digest: see `digest.plan_digest`.
     """
 
     config: SmartSearchConfig
@@ -62,6 +71,7 @@ class SweepPlan:
     capacity: CapacityTable
     predictors: LoadPredictorResult
     backend_versions: Mapping[Backend, str]
+    digest: str
     seeds: Mapping[DeploymentMode, tuple[Selection, ...]] = field(default_factory=dict)
 
 

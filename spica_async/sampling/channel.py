@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import pickle
 import sys
 import time
 from asyncio.subprocess import PIPE, Process
@@ -24,6 +23,7 @@ from spica_async.sampling.wire import (
     Costs,
     Opening,
     PrepareRequest,
+    encode,
 )
 
 
@@ -164,7 +164,7 @@ class DesignerChannel:
     def _send(self, message: Opening | AskRequest | PrepareRequest) -> None:
         # Not drained: one request at a time is outstanding, and a process that ended is noticed
         # by its missing answer, which may still hold the reason.
-        self._requests.write(frame(pickle.dumps(message)))
+        self._requests.write(frame(encode(message)))
 
 
 def _fault_of(message: object) -> DesignerFaultError:

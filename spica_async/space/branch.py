@@ -28,7 +28,8 @@ from spica_async.space.parameters import (
     ParameterValue,
     first_value,
 )
-from spica_async.space.pool import ParallelConfig, ParallelPool
+from spica_async.space.pool import MenuPool, ParallelConfig, ParallelPool
+from spica_async.space.product import ProductPool
 from spica_async.space.projection import ParallelConfigProjector, Projection
 
 KV_LOAD_RATIO = "kv_load_ratio"
@@ -61,7 +62,7 @@ class BranchSpace:
 
     mode: DeploymentMode
     backend: Knob
-    pool: ParallelPool
+    pool: MenuPool | ProductPool
     knobs: tuple[Knob, ...]
     ignored: Mapping[Backend, frozenset[str]]
     kv_load: float | tuple[float, float] | None

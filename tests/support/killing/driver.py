@@ -36,7 +36,6 @@ from spica_async.journal.opening import new_sweep, take
 from spica_async.journal.owner import this_owner
 from spica_async.journal.past import MEMORY_BUS, PastRuns
 from spica_async.journal.sql import SqlJournal
-from spica_async.plan.digest import plan_digest
 from spica_async.plan.types import SweepPlan
 from spica_async.report.folder_writer import FolderWriter
 from spica_async.sweep import Sweep
@@ -155,7 +154,7 @@ async def _run(command: Command) -> None:
         results = await stack.enter_async_context(FolderWriter.reopen(root, command.sweep_id))
         if past.planned is None:
             planned = Planned(
-                at=0, digest=plan_digest(found), versions={}, planning_seconds=0, branches=[]
+                at=0, digest=found.digest, versions={}, planning_seconds=0, branches=[]
             )
             await log.record(planned, lambda: None)
         bus = await stack.enter_async_context(_bus(command))
