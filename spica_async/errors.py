@@ -17,6 +17,10 @@ class InputError(SpicaError):
     """What was given cannot be searched; the message names the field, line or file."""
 
 
+class TimeUpError(SpicaError):
+    """The time that a sweep may take was up before anything was found."""
+
+
 def keep_traceback(text: str) -> str:
     """Write a traceback to a file of its own, for the user to pass on rather than to read.
 

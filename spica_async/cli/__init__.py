@@ -15,10 +15,11 @@ from rich.console import Console
 
 from spica_async.bus.limits import DEFAULT_HARD_LIMIT_SECONDS
 from spica_async.cli import options
-from spica_async.errors import InputError, SpicaError, keep_traceback
+from spica_async.errors import InputError, SpicaError, TimeUpError, keep_traceback
 
 EXIT_FAULT = 1
 EXIT_BAD_INPUT = 2
+EXIT_TIME_UP = 3
 EXIT_INTERRUPTED = 130
 
 app = typer.Typer(
@@ -466,6 +467,9 @@ def main() -> None:
     except InputError as error:
         _print_error(error)
         sys.exit(EXIT_BAD_INPUT)
+    except TimeUpError as error:
+        _print_error(error)
+        sys.exit(EXIT_TIME_UP)
     except SpicaError as error:
         _print_error(error)
         sys.exit(EXIT_FAULT)

@@ -7,6 +7,7 @@ import json
 import sys
 import tempfile
 from asyncio.subprocess import PIPE, Process
+from dataclasses import dataclass
 from typing import Final
 
 import structlog
@@ -19,6 +20,7 @@ from spica_async.childproc import HEADER_BYTES, child_environment, frame, payloa
 from spica_async.errors import InputError, SpicaError, keep_traceback
 from spica_async.plan.types import PlanRequest, Progress, SweepPlan
 from spica_async.plan.wire import MAX_ANSWER_BYTES, decode_plan, encode_request
+from spica_async.processes.memory import child_memory_limit, mebibytes, outgrown
 from spica_async.processes.threads import computed
 
 _GARBAGE: Final = "the planning process wrote something that is no answer"
@@ -28,16 +30,34 @@ _LARGE: Final = 64 * 2**10
 log = structlog.get_logger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class PlanLimits:
+    """What the planning of one sweep may take.
+
+    Attributes:
+        seconds: many times what the slowest plan was seen to take.
+        memory_bytes: resident; none: see `child_memory_limit`.
+    """
+
+    seconds: float = 3600.0
+    memory_bytes: int | None = None
+
+
 async def make_plan(
-    config: SmartSearchConfig, trace: TraceLoad | None, progress: Progress
+    config: SmartSearchConfig,
+    trace: TraceLoad | None,
+    progress: Progress,
+    limits: PlanLimits = PlanLimits(),  # it never changes
 ) -> SweepPlan:
     """Settle what a sweep searches.
 
     Raises:
-        InputError: if the configuration cannot be searched.
+        InputError: if the configuration cannot be searched, or not be planned within the limits.
         SpicaError: if the engine failed while it was asked; the message names the file in which
             its traceback is kept.
     """
+    memory_bytes = limits.memory_bytes or child_memory_limit()
+    steps = _Steps(progress)
     with tempfile.TemporaryFile() as stderr:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", "-m", "spica_async.plan.child"),
@@ -47,18 +67,46 @@ async def make_plan(
             env=child_environment(),
             start_new_session=True,
         )
+        watching = asyncio.create_task(outgrown(process.pid, memory_bytes))
+        reading = asyncio.create_task(_plan_of(process, config, steps))
+        # Nobody may wait for it any more when it fails.
+        reading.add_done_callback(lambda done: done.cancelled() or done.exception())
         try:
             assert process.stdin is not None  # noqa: S101  # asked for above
             # Left open: its end is how the child learns of ours.
             process.stdin.write(frame(encode_request(PlanRequest(config, trace))))
-            return await _plan_of(process, config, progress)
+            await asyncio.wait(
+                {reading, watching}, timeout=limits.seconds, return_when=asyncio.FIRST_COMPLETED
+            )
+            if reading.done():
+                return reading.result()
+            took = f"more than {limits.seconds:g} s"
+            if watching.done():
+                took = (
+                    f"{mebibytes(watching.result())} of memory, {mebibytes(memory_bytes)} allowed"
+                )
+            raise InputError(f"the sweep is too large to be planned: it took {took}{steps.last}")
         except asyncio.IncompleteReadError:
             code = await process.wait()
             stderr.seek(0)
             said = keep_traceback(stderr.read().decode(errors="replace") or "it said nothing")
             raise SpicaError(f"the planning process ended with exit code {code}: {said}") from None
         finally:
+            reading.cancel()
+            watching.cancel()
             await end_child(process)
+
+
+class _Steps:
+    """Passes on what is being done, and keeps the last of it."""
+
+    def __init__(self, progress: Progress) -> None:
+        self.last = ""
+        self._progress = progress
+
+    def __call__(self, line: str) -> None:
+        self.last = f", at: {line}"
+        self._progress(line)
 
 
 async def _plan_of(process: Process, config: SmartSearchConfig, progress: Progress) -> SweepPlan:
