@@ -7,7 +7,6 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -32,6 +31,7 @@ from spica_async.journal.port import (
     JournalFullError,
     JournalUnavailableError,
 )
+from spica_async.processes.threads import DaemonThreads, with_files
 
 # By the beginning of the name that Python gives SQLite's result code. A write that fails with the
 # plain IOERR_WRITE ran into a quota or a file's largest size, if not into a broken disk.
@@ -69,8 +69,8 @@ class SqliteDatabase:
         self._reading = self.engine.execution_options(**{_READS: True})
         # A whole transaction is one step of a thread: to hand over each statement by itself would
         # take several times as long as the disk does.
-        self._writer = ThreadPoolExecutor(1, thread_name_prefix="journal-writer")
-        self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="journal-reader")
+        self._writer = DaemonThreads(1, "journal-writer")
+        self._readers = DaemonThreads(_READERS, "journal-reader")
 
         @event.listens_for(self.engine, "do_connect")
         def connect(_dialect: Any, _record: Any, places: list[Any], names: dict[str, Any]) -> None:
@@ -103,7 +103,7 @@ class SqliteDatabase:
 
     async def dispose(self) -> None:
         """See `Database.dispose`."""
-        await asyncio.to_thread(self._close)
+        await with_files(self._close)
 
     def _close(self) -> None:
         for threads in (self._writer, self._readers):

@@ -31,7 +31,7 @@ def make_app(control: Control, settings: HttpSettings) -> FastAPI:
     Args:
         control: does what is asked for.
         settings: who is let in, and what is put up with. `state.streams` of the application ends
-            the event streams, which `server.serve` does.
+            the event streams, which `server.serve` does; `state.metrics` are its own.
     """
     streams = Streams(settings.streams, retry_seconds=settings.retry_seconds)
     metrics = Metrics(settings.registry or CollectorRegistry())
@@ -49,6 +49,7 @@ def make_app(control: Control, settings: HttpSettings) -> FastAPI:
         ],
     )
     app.state.streams = streams
+    app.state.metrics = metrics
     answer_problems(app, retry_seconds=settings.retry_seconds)
     app.include_router(make_router(control, settings, streams, metrics))
     _describe_bodies(app)

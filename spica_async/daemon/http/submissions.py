@@ -16,6 +16,7 @@ from schemas.daemon import SweepSubmission
 from spica_async.config import describe, parse_yaml
 from spica_async.daemon.http.problems import ProblemError
 from spica_async.errors import InputError
+from spica_async.processes.threads import computed
 
 JSON_TYPES: Final = frozenset({"application/json"})
 YAML_TYPES: Final = frozenset({"application/yaml", "text/yaml"})
@@ -70,7 +71,7 @@ async def read_submission(
             {"Connection": "close"},
         ) from None
     # The longest that is allowed takes seconds to read, in which others are to be answered.
-    return await asyncio.to_thread(
+    return await computed(
         _understand, body, yaml=kind in YAML_TYPES, priority=priority, use_cache=use_cache
     )
 
