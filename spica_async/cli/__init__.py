@@ -16,6 +16,7 @@ from rich.console import Console
 from spica_async.bus.limits import DEFAULT_HARD_LIMIT_SECONDS
 from spica_async.cli import options
 from spica_async.errors import InputError, SpicaError, TimeUpError, keep_traceback
+from spica_async.processes.threads import leaving_threads_behind
 
 EXIT_FAULT = 1
 EXIT_BAD_INPUT = 2
@@ -462,6 +463,11 @@ def main() -> None:
         # A terminal that has not all the characters should cost none of the result.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+    with leaving_threads_behind():
+        _run_app()
+
+
+def _run_app() -> None:
     try:
         app()
     except InputError as error:

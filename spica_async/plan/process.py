@@ -117,7 +117,7 @@ async def _plan_of(process: Process, config: SmartSearchConfig, progress: Progre
             case {"log": dict(line)}:
                 _log(**{str(name): str(value) for name, value in line.items()})
             case {"plan": dict(document)}:
-                return await computed(_read_plan, config, document)
+                return await computed(read_plan, config, document)
             case {"input_error": str(message)}:
                 raise InputError(message)
             case {"fault": str(detail)}:
@@ -133,7 +133,12 @@ def _log(*, event: str = "", level: str = "info", **fields: str) -> None:
     getattr(log, level if level in _LEVELS else "info")(event, **fields)
 
 
-def _read_plan(config: SmartSearchConfig, document: dict[str, object]) -> SweepPlan:
+def read_plan(config: SmartSearchConfig, document: dict[str, object]) -> SweepPlan:
+    """The plan that the child has answered with, ready for a loop that must not wait.
+
+    Raises:
+        SpicaError: it is none.
+    """
     try:
         plan = decode_plan(config, document)
     except ValidationError as error:

@@ -8,16 +8,24 @@ do as well, so such calls have threads of their own.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
+from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from functools import partial
 from queue import SimpleQueue
 from threading import Lock, Thread
 from typing import Any, Final, ParamSpec, TypeVar
+from weakref import WeakSet
 
 Arguments = ParamSpec("Arguments")
 ResultT = TypeVar("ResultT")
+
+
+_all: WeakSet[DaemonThreads] = WeakSet()
 
 
 class DaemonThreads(Executor):
@@ -36,6 +44,12 @@ class DaemonThreads(Executor):
         self._threads: list[Thread] = []
         self._unfinished = 0
         self._is_shut = False
+        _all.add(self)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a call is being made, or waits for its turn."""
+        return self._unfinished > 0
 
     def submit(
         self,
@@ -87,6 +101,25 @@ class DaemonThreads(Executor):
         finally:
             with self._changing:
                 self._unfinished -= 1
+
+
+@contextmanager
+def leaving_threads_behind() -> Iterator[None]:
+    """Let a program end by `sys.exit` though calls are still being made.
+
+    What a thread does while the interpreter is taken down beneath it may crash the process, so it
+    ends at once instead.
+    """
+    try:
+        yield
+    except SystemExit as end:
+        if any(threads.is_busy for threads in list(_all)):
+            logging.shutdown()
+            for stream in (sys.stdout, sys.stderr):
+                with suppress(OSError, ValueError):
+                    stream.flush()
+            os._exit(end.code if isinstance(end.code, int) else int(end.code is not None))
+        raise
 
 
 _FILES: Final = DaemonThreads(16, "files")

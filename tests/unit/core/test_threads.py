@@ -9,7 +9,13 @@ import threading
 
 import pytest
 
-from spica_async.processes.threads import DaemonThreads, computed, in_threads, with_files
+from spica_async.processes.threads import (
+    DaemonThreads,
+    computed,
+    in_threads,
+    leaving_threads_behind,
+    with_files,
+)
 
 
 async def test_calls_are_made_elsewhere_and_answered_here() -> None:
@@ -72,3 +78,35 @@ def test_a_call_that_hangs_does_not_keep_the_process_from_its_end() -> None:
         [sys.executable, "-c", program], timeout=60, check=True, capture_output=True, text=True
     )
     assert ended.stdout == "given up\n"
+
+
+BUSY = """
+import sys, threading
+from spica_async.processes.threads import DaemonThreads, leaving_threads_behind
+
+def compute():
+    while True:
+        sum(range(1000))
+
+with leaving_threads_behind():
+    print("the last word")
+    for hangs in (compute, threading.Event().wait):
+        DaemonThreads(1, "busy").submit(hangs)
+    sys.exit(7)
+"""
+
+
+def test_a_program_ends_with_its_own_code_whatever_threads_are_doing() -> None:
+    for _ in range(3):
+        ended = subprocess.run(
+            [sys.executable, "-c", BUSY], timeout=60, check=False, capture_output=True, text=True
+        )
+        assert (ended.returncode, ended.stdout, ended.stderr) == (7, "the last word\n", "")
+
+
+@pytest.mark.parametrize("code", [None, 0, 3, "a message"])
+def test_a_program_whose_threads_are_at_rest_ends_as_ever(code: int | str | None) -> None:
+    DaemonThreads(1, "idle").submit(int).result()
+    with pytest.raises(SystemExit) as end, leaving_threads_behind():
+        sys.exit(code)
+    assert end.value.code == code
