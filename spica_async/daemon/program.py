@@ -41,7 +41,7 @@ from workers.settings import ChildSettings
 from workers.supervisor import default_name
 from workers.traces import TraceCache
 
-_SWITCH_SECONDS: Final = 0.001
+_SWITCH_SECONDS: Final = 0.0001
 
 log = structlog.get_logger(__name__)
 
@@ -91,7 +91,7 @@ def run_daemon(options: DaemonOptions, say: Say) -> int:
             failed.
     """
     interrupts = Interrupts()
-    # For threads that compute, e.g. while they read traces: the loop waits so long for each.
+    # The loop waits so long for each thread that computes, e.g. reads a trace, time and again.
     sys.setswitchinterval(_SWITCH_SECONDS)
     try:
         asyncio.run(_run(options, interrupts, say))
