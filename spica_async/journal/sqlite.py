@@ -31,7 +31,7 @@ from spica_async.journal.port import (
     JournalFullError,
     JournalUnavailableError,
 )
-from spica_async.processes.threads import DaemonThreads, with_files
+from spica_async.processes.threads import DaemonThreads, in_threads
 
 # By the beginning of the name that Python gives SQLite's result code. A write that fails with the
 # plain IOERR_WRITE ran into a quota or a file's largest size, if not into a broken disk.
@@ -103,7 +103,12 @@ class SqliteDatabase:
 
     async def dispose(self) -> None:
         """See `Database.dispose`."""
-        await with_files(self._close)
+        # Of its own: the end waits for nobody else's files.
+        threads = DaemonThreads(1, "journal-end")
+        try:
+            await in_threads(threads, self._close)
+        finally:
+            threads.shutdown(wait=False)
 
     def _close(self) -> None:
         for threads in (self._writer, self._readers):
