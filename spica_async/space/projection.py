@@ -6,17 +6,26 @@ modes; the nearest configuration that the chosen backend can run takes the propo
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import JsonValue
 
-from schemas.search_space import Backend, Role
+from schemas.search_space import Backend
+from spica_async.space.features import (
+    DEFAULT_PREFILL_GPU_SHARE,
+    DEFAULT_USED_GPU_RATIO,
+    PREFILL_GPU_SHARE,
+    SAME_DISTANCE,
+    USED_GPU_RATIO,
+    attention_mode,
+    engine_size,
+    ffn_mode,
+)
+from spica_async.space.nearest import Nearest, Wanted
 from spica_async.space.parameters import (
     Assignment,
     CategoricalParameter,
@@ -29,34 +38,8 @@ from spica_async.space.pool import (
     Kind,
     ParallelConfig,
     ParallelPool,
-    Replicas,
-    RoleDeployment,
 )
 from spica_async.space.shapes import ParallelShape
-
-USED_GPU_RATIO = "used_gpu_ratio"
-PREFILL_GPU_SHARE = "prefill_gpu_share"
-_DEFAULT_USED_GPU_RATIO = 1.0
-_DEFAULT_PREFILL_GPU_SHARE = 0.5
-# Sums of squares in another order differ in their last bits; such distances count as equal.
-_SAME_DISTANCE = 1e-12
-
-Numbers = NDArray[np.float64]
-
-
-def engine_size(role: Role) -> str:
-    """The parameter that asks for a role's GPUs per engine."""
-    return f"{role}_num_gpus_per_engine_target"
-
-
-def attention_mode(role: Role) -> str:
-    """The parameter that asks for a role's attention mode."""
-    return f"{role}_attention_mode"
-
-
-def ffn_mode(role: Role) -> str:
-    """The parameter that asks for a role's FFN mode."""
-    return f"{role}_ffn_mode"
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,18 +134,18 @@ class ParallelConfigProjector:
             for kind in wanted.kinds
         ]
         fewest = min(mismatches)
-        nearest = _Nearest(self._pool.roles)
+        nearest = Nearest(self._pool.roles)
         considered = [
             (sum(wanted.size_terms(kind)), at, kind)
             for at, (kind, wrong) in enumerate(zip(wanted.kinds, mismatches, strict=True))
             if wrong == fewest
         ]
         for sizes, _, kind in sorted(considered, key=lambda one: one[:2]):
-            room = nearest.distance + _SAME_DISTANCE - sizes
+            room = nearest.distance + SAME_DISTANCE - sizes
             if room < 0:
                 break
             some = self._pool.near(kind, *wanted.aim)
-            room = min(room, wanted.distances(kind, some).min() + _SAME_DISTANCE - sizes)
+            room = min(room, wanted.distances(kind, some).min() + SAME_DISTANCE - sizes)
             replicas = self._pool.within(kind, *wanted.bounds(room))
             nearest.consider(kind, replicas, wanted.distances(kind, replicas))
         config, distance = nearest.found()
@@ -206,7 +189,7 @@ class ParallelConfigProjector:
             found[PREFILL_GPU_SHARE] = (min(shares), max(shares))
         return found
 
-    def _wanted(self, request: Mapping[str, ParameterValue], backend: Backend) -> _Wanted:
+    def _wanted(self, request: Mapping[str, ParameterValue], backend: Backend) -> Wanted:
         """A request beside what a backend can run, which is worked out once."""
         if backend not in self._legal:
             kinds = tuple(kind for kind in self._pool.kinds if backend in kind.backends)
@@ -219,112 +202,13 @@ class ParallelConfigProjector:
             self._legal[backend] = kinds, spans
         kinds, spans = self._legal[backend]
         asked = {name: float(request[name]) for name in spans if name in request and spans[name]}
-        return _Wanted(self._pool.roles, self._gpu_budget, kinds, spans, asked)
-
-
-@dataclass(frozen=True, slots=True)
-class _Wanted:
-    """The numbers of a request, and how far a backend's configurations are from them.
-
-    Attributes:
-        roles: of the pool.
-        gpu_budget: the GPUs of a ratio of 1.
-        kinds: that the backend can run.
-        spans: how far each number of these is apart.
-        asked: the numbers that decide, by name.
-    """
-
-    roles: tuple[Role, ...]
-    gpu_budget: int
-    kinds: tuple[Kind, ...]
-    spans: Mapping[str, float]
-    asked: Mapping[str, float]
-
-    @property
-    def aim(self) -> tuple[float, float]:
-        """The GPUs of a configuration that is asked for, and the first role's share of them."""
-        used = self.asked.get(USED_GPU_RATIO, _DEFAULT_USED_GPU_RATIO) * self.gpu_budget
-        return used, self.asked.get(PREFILL_GPU_SHARE, _DEFAULT_PREFILL_GPU_SHARE)
-
-    def bounds(self, room: float) -> tuple[tuple[float, float], tuple[float, float]]:
-        """The GPUs and the share beyond which a configuration is farther than `room` in either."""
-        radius = math.sqrt(max(room, 0.0) + _SAME_DISTANCE)
-        low, high = self._bounds(USED_GPU_RATIO, radius)
-        return (low * self.gpu_budget, high * self.gpu_budget), self._bounds(
-            PREFILL_GPU_SHARE, radius
-        )
-
-    def _bounds(self, name: str, radius: float) -> tuple[float, float]:
-        if name not in self.asked:
-            return 0.0, math.inf
-        reach = radius * self.spans[name]
-        return self.asked[name] - reach, self.asked[name] + reach
-
-    def size_terms(self, kind: Kind) -> list[float]:
-        """What each role's GPUs per engine add to the distance."""
-        named = [
-            (engine_size(role), shape) for role, shape in zip(self.roles, kind.shapes, strict=True)
-        ]
-        return [
-            float(((np.log2(shape.gpus) - np.log2(self.asked[name])) / self.spans[name]) ** 2)
-            for name, shape in named
-            if name in self.asked
-        ]
-
-    def distances(self, kind: Kind, replicas: Replicas) -> Numbers:
-        """Shape (configurations,): the sum of the squared normalised differences."""
-        used = replicas * np.array([shape.gpus for shape in kind.shapes])
-        total = used.sum(axis=1)
-        numbers = {
-            USED_GPU_RATIO: total / self.gpu_budget,
-            PREFILL_GPU_SHARE: used[:, 0] / total,
-        }
-        found = np.zeros(len(replicas), dtype=np.float64)
-        for name, values in numbers.items():
-            if name in self.asked:
-                found += ((values - self.asked[name]) / self.spans[name]) ** 2
-        for term in self.size_terms(kind):
-            found += term
-        return found
-
-
-class _Nearest:
-    """Keeps the nearest configurations of all that were measured."""
-
-    def __init__(self, roles: tuple[Role, ...]) -> None:
-        self.distance = math.inf
-        self._roles = roles
-        self._measured: list[tuple[Kind, Replicas, Numbers]] = []
-
-    def consider(self, kind: Kind, replicas: Replicas, distances: Numbers) -> None:
-        """Measure some of a kind."""
-        if len(distances):
-            self.distance = min(self.distance, float(distances.min()))
-            self._measured.append((kind, replicas, distances))
-
-    def found(self) -> tuple[ParallelConfig, float]:
-        """The smallest of the nearest ones, by shapes and replicas, and how far it is."""
-        equal = [
-            (tuple(zip(kind.shapes, map(int, row), strict=True)), float(distance))
-            for kind, replicas, distances in self._measured
-            for row, distance in _rows_up_to(replicas, distances, self.distance + _SAME_DISTANCE)
-        ]
-        deployments, distance = min(equal)
-        config = zip(self._roles, (RoleDeployment(*one) for one in deployments), strict=True)
-        return ParallelConfig(tuple(config)), distance
-
-
-def _rows_up_to(
-    replicas: Replicas, distances: Numbers, most: float
-) -> Iterator[tuple[NDArray[np.int64], np.float64]]:
-    near = distances <= most
-    return zip(replicas[near], distances[near], strict=True)
+        return Wanted(self._pool.roles, self._gpu_budget, kinds, spans, asked)
 
 
 def _ratio_parameter(name: str, low: float, high: float) -> Parameter | None:
     if low == high:
         return None
-    wanted = _DEFAULT_USED_GPU_RATIO if name == USED_GPU_RATIO else _DEFAULT_PREFILL_GPU_SHARE
+    wanted = DEFAULT_USED_GPU_RATIO if name == USED_GPU_RATIO else DEFAULT_PREFILL_GPU_SHARE
     return FloatParameter(name, low, high, default=min(max(wanted, low), high))
 
 
