@@ -460,7 +460,7 @@ class _Run:
 
 
 class _Recorder:
-    """An observer that writes before it shows.
+    """An observer that has all written, and shows it meanwhile.
 
     Attributes:
         display: what shows, if anything does.
