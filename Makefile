@@ -14,7 +14,7 @@ CLUSTER := /etc/postgresql-common/createcluster.d/spica.conf
 export UV_FIND_LINKS :=
 export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 
-.PHONY: run test test-slow bench bench-journal bench-messaging bench-optimizer bench-rival bench-scheduling bench-replay bench-warm-start bench-setup soak torture fuzz lint format lock setup broker postgres schemas clean help
+.PHONY: run test test-slow bench bench-journal bench-loop bench-messaging bench-optimizer bench-rival bench-scheduling bench-replay bench-warm-start bench-setup soak torture fuzz lint format lock setup broker postgres schemas clean help
 
 help: ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -36,6 +36,9 @@ bench-messaging: setup broker ## What messaging over RabbitMQ costs, against its
 
 bench-journal: setup postgres ## What the journal costs, and how fast sweeps are resumed and shown (some minutes).
 	$(BIN)/python benchmarks/journal.py
+
+bench-loop: setup ## How long the daemon's event loop is busy at a time, with eight sweeps and a disk that hangs.
+	$(BIN)/python benchmarks/loop_lag.py
 
 bench-optimizer: setup bench-setup ## What suggestions cost and are worth, against Optuna (over an hour; it can be interrupted).
 	$(BIN)/python benchmarks/optimizer.py

@@ -55,9 +55,8 @@ from spica_async.journal.log import FactLog, NoLog, ResultT, SweepLog
 from spica_async.journal.opening import new_sweep
 from spica_async.journal.past import PastRuns
 from spica_async.journal.sql import SqlJournal
-from spica_async.plan.digest import plan_digest
+from spica_async.report.folder_writer import FolderWriter
 from spica_async.result_cache import NoCache
-from spica_async.results import ResultsFolder
 from spica_async.sweep import Sweep
 from spica_async.telling import SweepTelling
 
@@ -148,27 +147,29 @@ async def opened(
     past = await PastRuns.read(journal, name)
     row = await journal.sweep(name)
     telling = SweepTelling(name, plan.config, stored=row.events)
-    async with SweepLog.open(journal, name, _LEASE, last=past.last, telling=telling) as log:
-        with ResultsFolder.reopen(root, name) as folder:
-            waits = Waits(log)
-            if past.planned is None:
-                digest = plan_digest(plan)
-                planned = Planned(at=0, digest=digest, versions={}, planning_seconds=0, branches=[])
-                await log.record(planned, lambda: None)
-            sweep = Sweep(
-                sweep_id=name,
-                plan=plan,
-                trace=None,
-                folder=folder,
-                display=Ledger(),
-                versions={},
-                fingerprint=FINGERPRINT,
-                planning_seconds=0.0,
-                log=waits,
-                past=past,
-                telling=telling,
-            )
-            yield sweep, waits
+    async with (
+        SweepLog.open(journal, name, _LEASE, last=past.last, telling=telling) as log,
+        FolderWriter.reopen(root, name) as folder,
+    ):
+        waits = Waits(log)
+        if past.planned is None:
+            digest = plan.digest
+            planned = Planned(at=0, digest=digest, versions={}, planning_seconds=0, branches=[])
+            await log.record(planned, lambda: None)
+        sweep = Sweep(
+            sweep_id=name,
+            plan=plan,
+            trace=None,
+            folder=folder,
+            display=Ledger(),
+            versions={},
+            fingerprint=FINGERPRINT,
+            planning_seconds=0.0,
+            log=waits,
+            past=past,
+            telling=telling,
+        )
+        yield sweep, waits
 
 
 async def run(sweep: Sweep, replay_seconds: float, stop_at: int | None = None) -> None:

@@ -238,7 +238,7 @@ async def offered(
     async with AsyncExitStack() as stack:
         if server is None:
             server = await stack.enter_async_context(trace_server(options))
-        own = stack.enter_context(server.offering(trace, advertised_host=advertised))
+        own = await stack.enter_async_context(server.offering(trace, advertised_host=advertised))
         elsewhere = [TraceSource(url=url) for url in options.trace_urls]
         yield trace.model_copy(update={"sources": [*elsewhere, own]})
 

@@ -52,6 +52,10 @@ def unforeseen(error: BaseException) -> str:
     return f"unexpected: {keep_traceback(''.join(traceback.format_exception(error)))}"
 
 
+class TimeUpError(SpicaError):
+    """The time that a sweep may take was up before anything was found."""
+
+
 def keep_traceback(text: str) -> str:
     """Write a traceback to a file of its own, for the user to pass on rather than to read.
 

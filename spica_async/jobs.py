@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Collection
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -18,9 +18,9 @@ from spica_async.journal.log import SweepLog
 from spica_async.journal.opening import JournalOptions, new_lease, new_sweep, opened, prepare, take
 from spica_async.journal.past import PastRuns
 from spica_async.places import check_folder
-from spica_async.plan.digest import plan_digest
 from spica_async.plan.types import SweepPlan
-from spica_async.results import ResultsFolder, new_sweep_id
+from spica_async.report.folder_writer import FolderWriter
+from spica_async.results import new_sweep_id
 from spica_async.telling import SweepTelling
 
 
@@ -36,7 +36,7 @@ class OpenSweep:
         telling: tells others of it.
     """
 
-    folder: ResultsFolder
+    folder: FolderWriter
     journal: Journal
     log: SweepLog
     owner: str
@@ -110,7 +110,7 @@ class NewJob:
     async def after_planning(self, stack: AsyncExitStack) -> OpenSweep:
         """Make the folder, and enter the sweep into the journal as ours."""
         lease = new_lease()
-        folder = stack.enter_context(ResultsFolder.create(self._root, self.sweep_id))
+        folder = await stack.enter_async_context(FolderWriter.create(self._root, self.sweep_id))
         folder.write_config(self.inputs.config)
         journal = self._journal
         if journal is None:
@@ -132,7 +132,7 @@ class _Opened:
     journal: Journal
     log: SweepLog
     telling: SweepTelling
-    folders: ExitStack
+    folders: AsyncExitStack
 
 
 class ResumedJob:
@@ -189,7 +189,7 @@ class ResumedJob:
             self.sweep_id, self.inputs.config, stored=row.events, news=self._news
         )
         # Below the log, which may have something to write to it until it is closed.
-        folders = stack.enter_context(ExitStack())
+        folders = await stack.enter_async_context(AsyncExitStack())
         log = await stack.enter_async_context(
             SweepLog.open(journal, self.sweep_id, self._lease, last=past.last, telling=telling)
         )
@@ -221,7 +221,7 @@ class ResumedJob:
         assert self._opened is not None  # noqa: S101  # planning came after `before_planning`
         opened = self._opened
         root, name = self._folder.parent, self._folder.name
-        folder = opened.folders.enter_context(ResultsFolder.reopen(root, name))
+        folder = await opened.folders.enter_async_context(FolderWriter.reopen(root, name))
         folder.write_config(self.inputs.config)
         return OpenSweep(folder, opened.journal, opened.log, self._lease.owner, opened.telling)
 
@@ -275,7 +275,7 @@ def check_same(
             "search_space.model_name: the model's folder has changed since the sweep was begun: put"
             " back the one that it was begun with, or run the sweep's config.yaml anew"
         )
-    if past.digest != plan_digest(plan):
+    if past.digest != plan.digest:
         raise SpicaError(
             "what would be searched is no longer what it was when the sweep was begun, as after"
             " an update of this program, of the model or of performance data: run the sweep's"
@@ -309,7 +309,7 @@ def planned_fact(
     """What is written down of a plan."""
     return Planned(
         at=at,
-        digest=plan_digest(plan),
+        digest=plan.digest,
         trace_sha256=trace_sha256,
         model_sha256=model_digest(plan),
         versions=versions,

@@ -146,11 +146,11 @@ class StudyProposer:
         self._begun = True
         missing = count - len(suggestions)
         now, self._seeds = self._seeds[:missing], self._seeds[missing:]
-        proposals = [self._proposal(suggestion) for suggestion in suggestions]
+        proposals = await self._proposals(suggestions, "optimizer")
         proposals += await self._place(now, "warm_start")
         if len(proposals) < count:
             asked = await self._sampler.ask(count - len(proposals))
-            proposals += [self._proposal(suggestion) for suggestion in asked]
+            proposals += await self._proposals(asked, "optimizer")
         return proposals
 
     async def instead_of(self, duplicates: Sequence[Proposal], claim: Claim) -> list[Proposal]:
@@ -161,11 +161,11 @@ class StudyProposer:
         for duplicate in duplicates:
             rng = random.Random(f"{self._seed}/{self._space.mode}/{duplicate.number}")  # noqa: S311  # an order
             for near in neighbours(self._space.parameters, duplicate.assignment, rng):
+                # A hundred projections may be needed, of a millisecond each.
+                await asyncio.sleep(0)
                 if claim(self._space.select(near)[0]):
                     found.append(near)
                     break
-            # Each may take a hundred projections.
-            await asyncio.sleep(0)
         return await self._place(found, "neighbour")
 
     async def _place(
@@ -174,9 +174,19 @@ class StudyProposer:
         if not assignments:
             return []
         placed = await self._sampler.place(assignments)
-        return [self._proposal(suggestion, source) for suggestion in placed]
+        return await self._proposals(placed, source)
 
-    def _proposal(self, suggestion: Suggestion, source: ProposalSource = "optimizer") -> Proposal:
+    async def _proposals(
+        self, suggestions: Sequence[Suggestion], source: ProposalSource
+    ) -> list[Proposal]:
+        made = []
+        for suggestion in suggestions:
+            made.append(self._proposal(suggestion, source))
+            # Each takes a millisecond or more where the pool is large.
+            await asyncio.sleep(0)
+        return made
+
+    def _proposal(self, suggestion: Suggestion, source: ProposalSource) -> Proposal:
         selection, projection = self._space.select(suggestion.assignment)
         return Proposal(
             suggestion.number,

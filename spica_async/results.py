@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -123,8 +123,9 @@ class ResultsFolder:
 
     def write_result(self, result: SweepResult, *, pareto: bool) -> None:
         """Write the ranking or the front, and the summary."""
-        document = result.model_dump(mode="json")
-        ranking: Sequence[Any] = document.pop("ranking")
+        # One by one: as a whole a long ranking would keep other threads waiting.
+        ranking = [candidate.model_dump(mode="json") for candidate in result.ranking]
+        document = result.model_dump(mode="json", exclude={"ranking"})
         self._replace("front.json" if pareto else "ranking.json", _pretty(ranking))
         self._replace("summary.json", _pretty(document))
 

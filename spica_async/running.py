@@ -18,19 +18,21 @@ from spica_async.bus.port import Bus
 from spica_async.bus.topology import requests_queue
 from spica_async.display import Display
 from spica_async.engine.versions import engine_fingerprint, engine_versions
+from spica_async.errors import TimeUpError
 from spica_async.evaluations import Share
 from spica_async.jobs import Job, check_same, planned_fact, unknown_model
-from spica_async.journal.past import MEMORY_BUS
+from spica_async.journal.past import MEMORY_BUS, PastRuns
 from spica_async.outbox import outbox_of
 from spica_async.plan.describe import plan_notes
-from spica_async.plan.types import SweepPlan
+from spica_async.plan.types import Progress, SweepPlan
+from spica_async.processes.threads import with_files
+from spica_async.report.folder_writer import FolderWriter
 from spica_async.result_cache import ResultCache
-from spica_async.results import ResultsFolder
 from spica_async.reuse import Reuse
 from spica_async.sweep import StoppedAs, Sweep
 from spica_async.traces.serve import TraceServer
 
-Beside = Callable[[SweepPlan, ResultsFolder], AbstractAsyncContextManager[None]]
+Beside = Callable[[SweepPlan, FolderWriter], AbstractAsyncContextManager[None]]
 """What is there while a sweep is searched, e.g. a worker."""
 
 
@@ -83,6 +85,7 @@ async def run_job(
         beside: open while the sweep is searched; what goes wrong with it ends the sweep.
 
     Raises:
+        TimeUpError: its `max_seconds` were up before it was planned.
         SpicaError: it could not be run; an `InputError` if that is the input's fault.
     """
     time = asyncio.get_running_loop().time
@@ -93,16 +96,12 @@ async def run_job(
         past = await job.before_planning(stack)
         trace = job.inputs.trace
         # Performance data of the user's own may take a while to read.
-        fingerprint = await asyncio.to_thread(engine_fingerprint)
+        fingerprint = await with_files(engine_fingerprint)
         if broker is not None:
             await check_consumer_timeout(means.bus, requests_queue(fingerprint).name, broker)
             trace = await stack.enter_async_context(offered(trace, broker, means.traces))
         before_planning = time()
-        # A group waits for both, however this ends; `gather` would leave the planning process.
-        async with asyncio.TaskGroup() as group:
-            planning = group.create_task(job.inputs.plan(means.display.planning))
-            group.create_task(job.while_planning())
-        plan = planning.result()
+        plan = await _plan(job, past, means.display.planning, before_planning - began)
         planning_seconds = time() - before_planning
         for note in plan_notes(plan):
             means.display.note(note)
@@ -170,3 +169,37 @@ async def _both(
 ) -> AsyncIterator[None]:
     async with one, other:
         yield
+
+
+async def _plan(job: Job, past: PastRuns, progress: Progress, spent_seconds: float) -> SweepPlan:
+    """Plan a sweep within the time that it has.
+
+    Args:
+        job: the sweep.
+        past: what its earlier runs have come to.
+        progress: told what is being done.
+        spent_seconds: that this run has taken by now.
+
+    Raises:
+        TimeUpError: its time was up.
+        SpicaError: it cannot be planned.
+    """
+    limit = job.inputs.config.sweep.max_seconds
+    # What was planned once is planned again, though only for its result to be written.
+    if limit is None or past.planned is not None:
+        left = None
+    else:
+        left = max(0.0, limit - past.elapsed_seconds - spent_seconds)
+    try:
+        async with asyncio.timeout(left) as until:
+            # A group waits for both, however this ends; `gather` would leave the planning process.
+            async with asyncio.TaskGroup() as group:
+                planning = group.create_task(job.inputs.plan(progress))
+                group.create_task(job.while_planning())
+    except TimeoutError:
+        if not until.expired():
+            raise
+        raise TimeUpError(
+            f"sweep.max_seconds: {limit:g} s were up while the sweep was still being planned"
+        ) from None
+    return planning.result()

@@ -35,7 +35,7 @@ from spica_async.outcome import (
 from spica_async.plan.budget import enumerable_points
 from spica_async.plan.types import SweepPlan
 from spica_async.proposals import EnumeratedProposer, Proposer, StudyProposer
-from spica_async.results import ResultsFolder
+from spica_async.report.folder_writer import FolderWriter
 from spica_async.reuse import Reuse
 from spica_async.sampling.profiles import open_sampler
 from spica_async.sampling.types import Study
@@ -93,7 +93,7 @@ class Sweep:
     sweep_id: str
     plan: SweepPlan
     trace: TraceLoad | None
-    folder: ResultsFolder
+    folder: FolderWriter
     display: Viewer
     versions: dict[str, str]
     fingerprint: str
@@ -119,6 +119,7 @@ class Sweep:
         search = await self.restored()
         result = end.result.model_copy(update={"ranking": self._ranking(search)})
         self.folder.write_result(result, pareto=self.is_pareto)
+        await self.folder.settled()
         return result
 
     async def restored(self) -> Search:
@@ -130,6 +131,7 @@ class Sweep:
         recorder = _Recorder(self.folder, self.telling)
         search = await self._search(recorder, lambda: self.past.elapsed_seconds)
         self.folder.show_candidates()
+        await self.folder.settled()
         return search
 
     async def run(
@@ -416,6 +418,7 @@ class _Run:
         if self._evaluations is not None:
             self._evaluations.says_goodbye = failure is None
         self._sweep.folder.write_result(result, pareto=self._sweep.is_pareto)
+        await self._sweep.folder.settled()
         return result
 
     async def _log_end(self, result: SweepResult, failure: BaseException | None, at: float) -> None:
@@ -483,14 +486,14 @@ def _why(failure: BaseException) -> str:
 
 
 class _Recorder:
-    """An observer that writes before it shows.
+    """An observer that has all written, and shows it meanwhile.
 
     Attributes:
         display: what shows, if anything does.
         is_restoring: whether this is what earlier runs have found.
     """
 
-    def __init__(self, folder: ResultsFolder, telling: SweepTelling | None) -> None:
+    def __init__(self, folder: FolderWriter, telling: SweepTelling | None) -> None:
         self._folder = folder
         self._telling = telling
         self.display: Viewer | None = None

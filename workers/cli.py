@@ -18,6 +18,7 @@ from spica_async.bus.limits import DEFAULT_HARD_LIMIT_SECONDS
 from spica_async.cli import EXIT_BAD_INPUT, EXIT_FAULT
 from spica_async.cli.options import Bus, Ca, Cert, HardLimitSeconds, Key
 from spica_async.errors import InputError, SpicaError, file_problem, unforeseen
+from spica_async.processes.threads import leaving_threads_behind
 from spica_async.traces.sources import DEFAULT_SCHEMES, read_schemes
 from workers.logs import log_to_stderr
 from workers.program import DEFAULT_DRAIN_SECONDS, WorkerOptions, checked_slots, run_program
@@ -105,6 +106,11 @@ def work(
 
 def main() -> None:
     """Run the command line; what a person can act on is one message, never a traceback."""
+    with leaving_threads_behind():
+        _run_app()
+
+
+def _run_app() -> None:
     try:
         app()
     except InputError as error:

@@ -5,7 +5,6 @@ Imported with the first download only, so that a worker without traces stays lig
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 from collections.abc import AsyncGenerator, Collection
 from contextlib import aclosing
@@ -26,6 +25,7 @@ from tenacity import (
 )
 
 from schemas.messages import TraceLoad, TraceSource
+from spica_async.processes.threads import with_files
 from spica_async.tls import HTTPS, tls_refusal
 from spica_async.traces.sources import is_chained, refused, scheme_of
 
@@ -119,7 +119,7 @@ async def _copy(
             received += len(block)
             if received > load.size_bytes:
                 raise SourceError(source, f"longer than the trace's {load.size_bytes:,} bytes")
-            await asyncio.to_thread(take, block)
+            await with_files(take, block)
     if received < load.size_bytes:
         raise _PassingError(source, f"ended after {received:,} of {load.size_bytes:,} bytes")
     if digest.hexdigest() != load.sha256:
@@ -211,12 +211,12 @@ def _check_answer(load: TraceLoad, source: TraceSource, response: aiohttp.Client
 
 async def _fsspec_blocks(source: TraceSource) -> AsyncGenerator[bytes, None]:
     try:
-        file = await asyncio.to_thread(lambda: fsspec.open(source.url, "rb").open())
+        file = await with_files(lambda: fsspec.open(source.url, "rb").open())
         try:
-            while block := await asyncio.to_thread(file.read, _BLOCK_BYTES):
+            while block := await with_files(file.read, _BLOCK_BYTES):
                 yield block
         finally:
-            await asyncio.to_thread(file.close)
+            await with_files(file.close)
     except FileNotFoundError as error:
         raise SourceError(source, "not there") from error
     except ImportError as error:

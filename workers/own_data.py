@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from schemas.messages import EvaluationRequest
 from spica_async.engine.model_files import ModelFilesError, folder_of
 from spica_async.engine.own_files import own_files_have_changed
+from spica_async.processes.threads import with_files
 from workers.port import UnavailableError
 
 _SHOWN_DIGITS = 12
@@ -34,7 +33,7 @@ async def with_model_folder(request: EvaluationRequest) -> EvaluationRequest:
     if model is None:
         return request
     try:
-        folder = await asyncio.to_thread(folder_of, model)
+        folder = await with_files(folder_of, model)
     except ModelFilesError as error:
         raise ModelUnavailableError(f"model {model.sha256[:_SHOWN_DIGITS]}: {error}") from error
     sample = {**request.sample, "model_name": str(folder)}
@@ -50,7 +49,7 @@ async def check_own_data() -> None:
     Raises:
         DataChangedError: the files that `AICONFIGURATOR_*` names have changed.
     """
-    if await asyncio.to_thread(own_files_have_changed):
+    if await with_files(own_files_have_changed):
         raise DataChangedError(
             "performance data that AICONFIGURATOR_* names has changed since this worker was"
             " started: start it again"

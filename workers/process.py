@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from schemas.envelope import MAX_MESSAGE_BYTES
 from spica_async.childproc import child_environment
 from spica_async.engine.own_files import own_settings
+from spica_async.processes.logs import open_log
 from workers.child import ChildGreeting
 from workers.groups import live_members, signal_group
 from workers.settings import ChildSettings
@@ -175,7 +176,7 @@ async def spawn_child(settings: ChildSettings, log_path: Path | None) -> ChildPr
         on_failure.callback(ours.close)
         output: int = subprocess.DEVNULL
         if log_path is not None:
-            output = handed_over.enter_context(log_path.open("ab")).fileno()
+            output = handed_over.enter_context(await open_log(log_path)).fileno()
         reader, writer = await asyncio.open_connection(sock=ours, limit=MAX_MESSAGE_BYTES)
         on_failure.callback(writer.close)
         # Last of all that waits: cancelled in here, asyncio kills and reaps the process itself.

@@ -19,6 +19,7 @@ from schemas.messages import TraceLoad
 from spica_async.bus.limits import DEFAULT_FETCH_SECONDS
 from spica_async.errors import InputError
 from spica_async.places import user_cache_folder
+from spica_async.processes.threads import with_files
 from spica_async.traces.sources import DEFAULT_SCHEMES
 from workers.cached_files import (
     DRAFT_SUFFIX,
@@ -230,7 +231,7 @@ class TraceCache:
                     log.warning("worker.trace_source_failed", problem=str(error))
                     problems.append(str(error))
                     continue
-                await asyncio.to_thread(os.fsync, draft.fileno())
+                await with_files(os.fsync, draft.fileno())
                 self._digests[identity(os.fstat(draft.fileno()))] = load.sha256
                 if not keep(draft.fileno(), draft.name, cached_path(self.folder, load.sha256)):
                     log.info("worker.trace_fetched_twice", trace=_short(load))
@@ -249,18 +250,18 @@ class TraceCache:
 
     async def _has_digest(self, path: Path, load: TraceLoad) -> bool:
         """Whether it is the trace's file; an unchanged file is read through once."""
-        status = await asyncio.to_thread(path.stat)
+        status = await with_files(path.stat)
         if not stat.S_ISREG(status.st_mode) or status.st_size != load.size_bytes:
             return False
         known = self._digests.get(identity(status))
         if known is None:
-            known = await asyncio.to_thread(sha256, path)
+            known = await with_files(sha256, path)
             self._digests[identity(status)] = known
         return known == load.sha256
 
     async def _make_room(self, size_bytes: int) -> None:
         try:
-            await asyncio.to_thread(evict, self.folder, self._max_bytes - size_bytes)
+            await with_files(evict, self.folder, self._max_bytes - size_bytes)
         except OSError as error:
             # There may be room all the same; whether there is, the download will show.
             log.warning("worker.trace_eviction_failed", error=str(error))

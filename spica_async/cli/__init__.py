@@ -14,10 +14,12 @@ from rich.console import Console
 
 from spica_async.bus.limits import DEFAULT_HARD_LIMIT_SECONDS
 from spica_async.cli import options
-from spica_async.errors import InputError, SpicaError, unforeseen
+from spica_async.errors import InputError, SpicaError, TimeUpError, unforeseen
+from spica_async.processes.threads import leaving_threads_behind
 
 EXIT_FAULT = 1
 EXIT_BAD_INPUT = 2
+EXIT_TIME_UP = 3
 EXIT_INTERRUPTED = 130
 
 app = typer.Typer(
@@ -495,11 +497,19 @@ def main() -> None:
         # A terminal that has not all the characters should cost none of the result.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+    with leaving_threads_behind():
+        _run_app()
+
+
+def _run_app() -> None:
     try:
         app()
     except InputError as error:
         _print_error(error)
         sys.exit(EXIT_BAD_INPUT)
+    except TimeUpError as error:
+        _print_error(error)
+        sys.exit(EXIT_TIME_UP)
     except SpicaError as error:
         _print_error(error)
         sys.exit(EXIT_FAULT)

@@ -37,9 +37,9 @@ from spica_async.journal.opening import JournalOptions, config_of, opened
 from spica_async.local_worker import local_worker
 from spica_async.outcome import is_useful
 from spica_async.plan.types import SweepPlan
+from spica_async.report.folder_writer import FolderWriter
 from spica_async.result_cache import cache_place
 from spica_async.result_cache import opened as opened_cache
-from spica_async.results import ResultsFolder
 from spica_async.running import Means, run_job
 from spica_async.space.knobs import scales
 from workers.program import WorkerOptions, checked_slots
@@ -220,7 +220,7 @@ async def _run(job: Job, options: RunOptions, slots: int, display: Display) -> S
             _coordinators_bus(options.broker, job.sweep_id, display)
         )
 
-        def beside(plan: SweepPlan, folder: ResultsFolder) -> AbstractAsyncContextManager[None]:
+        def beside(plan: SweepPlan, folder: FolderWriter) -> AbstractAsyncContextManager[None]:
             log_to_file(folder.logs / "coordinator.log")
             if not slots:
                 return nullcontext()
@@ -245,7 +245,7 @@ async def _run(job: Job, options: RunOptions, slots: int, display: Display) -> S
 
 
 def _worker(
-    options: RunOptions, slots: int, plan: SweepPlan, folder: ResultsFolder
+    options: RunOptions, slots: int, plan: SweepPlan, folder: FolderWriter
 ) -> WorkerOptions:
     planner = any(map(scales, plan.config.search_space.planner_scaling_policy))
     return WorkerOptions(

@@ -47,8 +47,7 @@ def plan_view(plan: SweepPlan) -> RenderableType:
     parts: list[RenderableType] = []
     for branch in plan.branches:
         by_backend = ", ".join(
-            f"{backend} {len(branch.pool.legal_indices(backend))}"
-            for backend in branch.pool.backends
+            f"{backend} {branch.pool.count(backend)}" for backend in branch.pool.backends
         )
         table = Table(
             title=f"{branch.mode}: {len(branch.pool)} parallel configurations ({by_backend})",

@@ -49,6 +49,7 @@ from spica_async.journal import (
     JournalFullError,
     JournalUnavailableError,
 )
+from spica_async.processes.threads import computed, with_files
 
 _AT_ONCE: Final = 16
 _LONGEST_PAUSE_SECONDS: Final = 30.0
@@ -264,9 +265,8 @@ class Commands:
             if data.submission is None:
                 raise InputError("submission: required")
             # The longest that is allowed takes seconds to read, in which others are to be obeyed.
-            config = await asyncio.to_thread(
-                config_from_document, data.submission.config, self._files
-            )
+            config = await computed(config_from_document, data.submission.config)
+            await with_files(self._files.check, config)
             return await self._control.submit(
                 config,
                 priority=data.submission.priority,

@@ -48,9 +48,9 @@ class LocalFiles:
         trace, model = config.workload.trace_path, config.search_space.model_name
         if trace is not None:
             self._check("workload.trace_path", str(trace))
-        # As the engine tells a folder from the name of a model.
-        if model.startswith((".", "~", "/")) or os.path.exists(model):  # noqa: PTH110  # as above
-            self._check("search_space.model_name", os.path.expanduser(model))  # noqa: PTH111  # as above
+        # Anything else is taken for a model's id, whatever lies in the daemon's folder.
+        if model.startswith("/"):
+            self._check("search_space.model_name", model)
 
     def _check(self, field: str, path: str) -> None:
         if self.roots is None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import structlog
 
@@ -19,8 +21,10 @@ from spica_async.bus.rabbitmq.state import BusState, OnState
 from spica_async.bus.topology import declare, requests_queue
 from spica_async.daemon.commands import Commands
 from spica_async.daemon.http.app import make_app
+from spica_async.daemon.http.metrics import Metrics
 from spica_async.daemon.http.server import serve
 from spica_async.daemon.http.settings import HttpSettings
+from spica_async.daemon.lag import watched_loop
 from spica_async.daemon.local_files import LocalFiles
 from spica_async.daemon.manager import ManagerSettings, SweepManager
 from spica_async.engine.versions import engine_fingerprint
@@ -38,6 +42,8 @@ from workers.program import WorkerOptions
 from workers.settings import ChildSettings
 from workers.supervisor import default_name
 from workers.traces import TraceCache
+
+_SWITCH_SECONDS: Final = 0.0001
 
 log = structlog.get_logger(__name__)
 
@@ -91,6 +97,8 @@ def run_daemon(options: DaemonOptions, say: Say) -> int:
             failed.
     """
     interrupts = Interrupts()
+    # The loop waits so long for each thread that computes, e.g. reads a trace, time and again.
+    sys.setswitchinterval(_SWITCH_SECONDS)
     try:
         asyncio.run(_run(options, interrupts, say))
     except asyncio.CancelledError:
@@ -187,7 +195,12 @@ async def _serve(
     journal: Journal,
 ) -> None:
     stop = interrupts.stop
-    async with serve(make_app(manager, options.http), options.http, stop) as url:
+    app = make_app(manager, options.http)
+    metrics: Metrics = app.state.metrics
+    async with (
+        serve(app, options.http, stop) as url,
+        watched_loop(metrics.lag.observe),
+    ):
         say(f"serving at {url}, with the journal {options.journal.name}")
         async with asyncio.TaskGroup() as group:
             helping: list[asyncio.Task[None]] = []

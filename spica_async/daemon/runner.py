@@ -37,6 +37,7 @@ from spica_async.journal import (
 )
 from spica_async.journal.opening import config_of
 from spica_async.journal.owner import is_dead
+from spica_async.processes.threads import with_files
 from spica_async.result_cache import ResultCache
 from spica_async.running import Means, run_job
 from spica_async.sweep import StoppedAs
@@ -210,9 +211,7 @@ class SweepRunner:
         """
         broker = self._settings.broker
         limited = config if broker is None else broker.limited(config)
-        return await asyncio.to_thread(
-            inputs_of, limited, lambda line: log.info("sweep.note", note=line)
-        )
+        return await with_files(inputs_of, limited, lambda line: log.info("sweep.note", note=line))
 
     async def _wait_for_news(self, *tasks: asyncio.Task[bool]) -> None:
         looking = asyncio.ensure_future(self._look.wait())

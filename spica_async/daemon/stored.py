@@ -6,6 +6,7 @@ import asyncio
 from array import array
 from collections import OrderedDict
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import Final, cast, get_args
@@ -27,6 +28,7 @@ from schemas.summary import ListedSweep
 from spica_async.daemon.watch import SweepWatch
 from spica_async.errors import SpicaError, file_problem
 from spica_async.journal import Journal, SweepRow
+from spica_async.processes.threads import DaemonThreads, in_threads
 
 ENDED: Final = frozenset(get_args(SweepStatus)) - {"interrupted"}
 """The statuses of sweeps that have come to their end."""
@@ -34,6 +36,9 @@ ENDED: Final = frozenset(get_args(SweepStatus)) - {"interrupted"}
 _STATES: Final = frozenset(get_args(StoredState))
 _CONFIG: TypeAdapter[dict[str, JsonValue]] = TypeAdapter(dict[str, JsonValue])
 _INDEXED_FILES: Final = 64
+_PAGE_SECONDS: Final = 10.0
+# Of their own: whoever asks for pages of a disk that hangs keeps nobody's trace from being read.
+_PAGES: Final = DaemonThreads(4, "pages")
 
 _UNREAD: Final = "cannot be read by this version"
 
@@ -152,7 +157,12 @@ class CandidateFiles:
         Raises:
             SpicaError: the file cannot be read, or a line is no candidate; the message names it.
         """
-        return await asyncio.to_thread(self._page, folder / "candidates.jsonl", offset, limit)
+        path = folder / "candidates.jsonl"
+        try:
+            async with asyncio.timeout(_PAGE_SECONDS):
+                return await in_threads(_PAGES, partial(self._page, path, offset, limit))
+        except TimeoutError:
+            raise SpicaError(f"{path}: the disk does not answer") from None
 
     def _page(self, path: Path, offset: int, limit: int) -> CandidatePage:
         try:

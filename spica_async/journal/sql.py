@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -54,6 +53,7 @@ from spica_async.journal.tables import (
     version_table,
 )
 from spica_async.journal.transactions import Transactions
+from spica_async.processes.threads import with_files
 
 BUSY_SECONDS: Final = 10.0
 """How long others may hold what a verb needs."""
@@ -88,7 +88,7 @@ class SqlJournal:
         database = database_at(where, busy_seconds)
         journal = cls(database)
         try:
-            await asyncio.to_thread(database.prepare)
+            await with_files(database.prepare)
             await set_up(database, journal._do, STEPS, version_table, busy_seconds)
             yield journal
         finally:

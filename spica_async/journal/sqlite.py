@@ -7,7 +7,6 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -33,6 +32,7 @@ from spica_async.journal.port import (
     JournalFullError,
     JournalUnavailableError,
 )
+from spica_async.processes.threads import DaemonThreads, in_threads
 
 # By the beginning of the name that Python gives SQLite's result code; the first one counts. A write
 # that fails with the plain IOERR_WRITE ran into a quota or a file's largest size, if not into a
@@ -75,8 +75,8 @@ class SqliteDatabase:
         self._reading = self.engine.execution_options(**{_READS: True})
         # A whole transaction is one step of a thread: to hand over each statement by itself would
         # take several times as long as the disk does.
-        self._writer = ThreadPoolExecutor(1, thread_name_prefix="journal-writer")
-        self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="journal-reader")
+        self._writer = DaemonThreads(1, "journal-writer")
+        self._readers = DaemonThreads(_READERS, "journal-reader")
 
         @event.listens_for(self.engine, "do_connect")
         def connect(_dialect: Any, _record: Any, places: list[Any], names: dict[str, Any]) -> None:
@@ -113,7 +113,12 @@ class SqliteDatabase:
 
     async def dispose(self) -> None:
         """See `Database.dispose`."""
-        await asyncio.to_thread(self._close)
+        # Of its own: the end waits for nobody else's files.
+        threads = DaemonThreads(1, "journal-end")
+        try:
+            await in_threads(threads, self._close)
+        finally:
+            threads.shutdown(wait=False)
 
     def _close(self) -> None:
         for threads in (self._writer, self._readers):

@@ -24,13 +24,12 @@ from spica_async.space.branch import BranchSpace, Selection
 from spica_async.space.capacity import CapacityKey, rejection
 from spica_async.space.knobs import Knob, active_knobs
 from spica_async.space.pool import (
+    MenuPool,
     ParallelConfig,
-    ParallelPool,
-    PoolTooLargeError,
     RoleDeployment,
-    enumerate_pool,
     menu_pool,
 )
+from spica_async.space.product import PoolTooLargeError, ProductPool, enumerate_pool
 from spica_async.space.shapes import (
     ParallelShape,
     backend_problem,
@@ -105,7 +104,7 @@ class BranchBuilder:
         pool = self._menu(mode, menu, viable) if menu else self._enumerate(mode, viable)
         if pool is None:
             return None
-        legal = [b for b in viable if b in pool.backends and len(pool.legal_indices(b))]
+        legal = [b for b in viable if b in pool.backends and pool.count(b)]
         target = self.config.goal.target.planner_optimization_target
         unread = self.engine.unread_planner_knobs(target)
         ignored = {b: {**self.engine.ignored_knobs(b, mode), **unread} for b in legal}
@@ -203,7 +202,7 @@ class BranchBuilder:
 
     def _enumerate(
         self, mode: DeploymentMode, viable: Mapping[Backend, Mapping[Role, set[ParallelShape]]]
-    ) -> ParallelPool | None:
+    ) -> ProductPool | None:
         low, high = self._gpu_limits
         try:
             pool = enumerate_pool(ROLES[mode], viable, gpu_budget=high, min_gpu_budget=low)
@@ -213,7 +212,7 @@ class BranchBuilder:
                 f"({error}); list some in parallel_configs"
             ) from None
         for backend in pool.backends:
-            if not len(pool.legal_indices(backend)):
+            if not pool.count(backend):
                 reason = f"no replicas of its shapes use {low} to {high} GPUs"
                 self.dropped.append(Dropped(f"{mode} {backend}", reason))
         if not len(pool):
@@ -226,7 +225,7 @@ class BranchBuilder:
         mode: DeploymentMode,
         menu: list[ParallelConfig],
         viable: Mapping[Backend, Mapping[Role, set[ParallelShape]]],
-    ) -> ParallelPool:
+    ) -> MenuPool:
         low, high = self._gpu_limits
         legal: dict[ParallelConfig, set[Backend]] = {}
         for index, config in enumerate(menu):

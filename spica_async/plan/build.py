@@ -29,6 +29,7 @@ from spica_async.forecast import (
 )
 from spica_async.plan.branches import BranchBuilder
 from spica_async.plan.budget import enumerable_points
+from spica_async.plan.digest import plan_digest
 from spica_async.plan.estimates import Estimator
 from spica_async.plan.offered import offered_load
 from spica_async.plan.seeding import find_seeds
@@ -39,6 +40,7 @@ from spica_async.plan.settings import (
     without_repeats,
 )
 from spica_async.plan.types import Dropped, PlanningEngine, Progress, SweepPlan
+from spica_async.plan.wire import as_searched
 from spica_async.planner import FilteredPolicies, filter_scaling_policies
 from spica_async.space.branch import BranchSpace, Selection
 from spica_async.traces.arrivals import windows_by_interval
@@ -66,14 +68,13 @@ def plan_sweep(
     """
     config, repeats = without_repeats(config)
     policies = filter_scaling_policies(config)
-    space = config.search_space.model_copy(update={"planner_scaling_policy": list(policies.kept)})
+    space = config.search_space
     progress(f"facts about {space.model_name} on {space.hardware_sku}")
     model, hardware = _facts(space, engine)
     check_context(space, model)
-    # The engine is always told its longest sequence: some of its planner's decisions need it.
     longest = space.context_length or model.max_context
-    space = space.model_copy(update={"context_length": longest})
-    config = config.model_copy(update={"search_space": space})
+    config = as_searched(config, longest)
+    space = config.search_space
     _check_composites(space, engine)
     refuse_unrepresentable(space, engine)
     builder = BranchBuilder(
@@ -105,6 +106,7 @@ def plan_sweep(
         predictors=predictors,
         backend_versions=builder.backend_versions,
         seeds=seeds,
+        digest=plan_digest(branches, seeds),
     )
 
 

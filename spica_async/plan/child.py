@@ -1,12 +1,12 @@
 """The planning process: the one of the coordinator's own that may load the engine.
 
-Run as `python -m spica_async.plan.child`. It reads one pickled `PlanRequest` from stdin, writes
-frames of pickled `(kind, value)` pairs to stdout, and ends.
+Run as `python -m spica_async.plan.child`. It reads one request from stdin, writes answers to
+stdout, both as `wire` says, and ends.
 """
 
 from __future__ import annotations
 
-import pickle
+import json
 import signal
 import sys
 import traceback
@@ -31,7 +31,7 @@ from spica_async.engine.model_files import ModelFilesError, folder_of, leave_nam
 from spica_async.errors import InputError
 from spica_async.plan.build import plan_sweep
 from spica_async.plan.installed import InstalledEngine, known_answers
-from spica_async.plan.request import PlanRequest
+from spica_async.plan.wire import decode_request, encode_plan
 
 Kind = Literal["progress", "log", "plan", "input_error", "fault"]
 
@@ -43,12 +43,11 @@ def main() -> int:
     requests, answers = take_standard_streams()
 
     def answer(kind: Kind, value: object) -> None:
-        answers.write(frame(pickle.dumps((kind, value))))
+        answers.write(frame(json.dumps({kind: value}).encode()))
         answers.flush()
 
     length = payload_length(requests.read(HEADER_BYTES))
-    # The pickle comes from the parent, which could run any code here anyway.
-    request: PlanRequest = pickle.loads(requests.read(length))  # noqa: S301
+    request = decode_request(requests.read(length))
     exit_with_parent(requests)
     _log_through(answer)
     try:
@@ -61,7 +60,8 @@ def main() -> int:
                 request.trace,
                 lambda line: answer("progress", line),
             )
-        answer("plan", replace(plan, model_files=model_files))
+        plan = replace(plan, model_files=model_files)
+        answer("plan", encode_plan(request.config, plan))
     except InputError as error:
         answer("input_error", str(error))
     except Exception:  # noqa: BLE001  # the parent tells the user, whatever it is

@@ -87,7 +87,7 @@ def _describe_branch(
         "mode": branch.mode,
         "pool": len(branch.pool),
         "pool_by_backend": {
-            backend: len(branch.pool.legal_indices(backend)) for backend in branch.pool.backends
+            backend: branch.pool.count(backend) for backend in branch.pool.backends
         },
         "distinct_samples": branch.distinct_selections,
         "parameters": {p.name: describe_parameter(p) for p in branch.parameters},

@@ -4,23 +4,33 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable, Mapping, Sequence
 
-from spica_async.plan.types import SweepPlan
-from spica_async.space.branch import BranchSpace
+from schemas.search_space import DeploymentMode
+from spica_async.space.branch import BranchSpace, Selection
+from spica_async.space.pool import ParallelPool
 
 
-def plan_digest(plan: SweepPlan) -> str:
+def plan_digest(
+    branches: Iterable[BranchSpace], seeds: Mapping[DeploymentMode, Sequence[Selection]]
+) -> str:
     """The same for plans under which a proposal means the same, and another one for others.
 
-    Of 64 hexadecimal digits.
+    Of 64 hexadecimal digits. It takes a second for the largest pools.
+
+    Args:
+        branches: of the plan.
+        seeds: what each of them tries first.
     """
     digest = hashlib.sha256()
-    for space in plan.branches:
+    for space in branches:
         digest.update(json.dumps(_described(space), sort_keys=True).encode())
-        digest.update(space.pool.indices.tobytes())
-        digest.update(space.pool.legal.tobytes())
-        seeds = [space.assignment_of(seed) for seed in plan.seeds.get(space.mode, ())]
-        digest.update(json.dumps(seeds, sort_keys=True).encode())
+        # The rows in full, which older journals have the digest of.
+        for blocks in (space.pool.index_blocks(), space.pool.legal_blocks()):
+            for block in blocks:
+                digest.update(block.tobytes())
+        tried = [space.assignment_of(seed) for seed in seeds.get(space.mode, ())]
+        digest.update(json.dumps(tried, sort_keys=True).encode())
     return digest.hexdigest()
 
 
@@ -34,5 +44,11 @@ def _described(space: BranchSpace) -> dict[str, object]:
         "roles": space.pool.roles,
         "deployments": [[str(one) for one in options] for options in space.pool.deployments],
         "backends": space.pool.backends,
-        "shapes": [space.pool.indices.shape, space.pool.legal.shape],
+        "shapes": [
+            (len(space.pool), len(options)) for options in (space.pool.roles, space.pool.backends)
+        ],
     }
+
+
+def _columns(pool: ParallelPool) -> tuple[int, int]:
+    return len(pool.roles), len(pool.backends)

@@ -11,7 +11,7 @@ from pydantic import JsonValue
 
 from schemas.config import SmartSearchConfig
 from schemas.goal import PlannerTarget
-from schemas.messages import ModelFiles, Sample
+from schemas.messages import ModelFiles, Sample, TraceLoad
 from schemas.search_space import Backend, DeploymentMode, Role
 from spica_async.engine.estimates import Steps, StepTimes
 from spica_async.engine.facts import HardwareFacts, ModelFacts
@@ -23,6 +23,14 @@ _NAMED: Final = 3
 
 Progress = Callable[[str], None]
 """Takes one line on what is being done now."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRequest:
+    """What a plan is made of; the trace is checked, or None for a synthetic workload."""
+
+    config: SmartSearchConfig
+    trace: TraceLoad | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +73,7 @@ class SweepPlan:
         model_files: the model itself where it does not ship with the engine, as it was planned.
         seeds: what each branch tries first beside the middle of its space, best first; none for a
             branch that is evaluated as a whole, or without a warm start.
+        digest: see `digest.plan_digest`.
     """
 
     config: SmartSearchConfig
@@ -78,6 +87,7 @@ class SweepPlan:
     capacity: CapacityTable
     predictors: LoadPredictorResult
     backend_versions: Mapping[Backend, str]
+    digest: str
     seeds: Mapping[DeploymentMode, tuple[Selection, ...]] = field(default_factory=dict)
     model_files: ModelFiles | None = None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
@@ -37,6 +36,7 @@ from spica_async.journal.address import FileAddress, read_address
 from spica_async.journal.database import Database
 from spica_async.journal.set_up import database_at, set_up
 from spica_async.journal.transactions import Transactions
+from spica_async.processes.threads import with_files
 from spica_async.result_cache.files import alone
 from spica_async.result_cache.port import MAX_KEPT, Cached, CacheStats, is_cacheable
 from spica_async.result_cache.tables import (
@@ -123,7 +123,7 @@ class SqlResultCache:
             event.listen(database.engine, "connect", _write_with_ease)
         try:
             async with _turn(where, busy_seconds):
-                await asyncio.to_thread(database.prepare)
+                await with_files(database.prepare)
                 await set_up(database, cache._do, STEPS, version_table, busy_seconds)
                 if not await cache._do.read(_has_tables):
                     raise JournalDamagedError(f"journal {database.name}: its tables are not ours")

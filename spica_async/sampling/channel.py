@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import pickle
+import signal
 import sys
 import time
 from asyncio.subprocess import PIPE, Process
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -17,6 +18,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from spica_async.child_end import end_child
 from spica_async.childproc import HEADER_BYTES, child_environment, frame, payload_length
+from spica_async.processes.logs import open_log
+from spica_async.processes.memory import mebibytes, outgrown
 from spica_async.sampling.types import Study
 from spica_async.sampling.wire import (
     MAX_ANSWER_BYTES,
@@ -24,6 +27,7 @@ from spica_async.sampling.wire import (
     Costs,
     Opening,
     PrepareRequest,
+    encode,
 )
 
 
@@ -54,29 +58,34 @@ _costs = TypeAdapter(Costs)
 class DesignerChannel:
     """Owns one optimizer process, from `start` to `kill`."""
 
-    def __init__(self, process: Process) -> None:
+    def __init__(self, process: Process, memory_bytes: int) -> None:
         if process.stdin is None or process.stdout is None:
             raise ValueError("the optimizer process needs pipes for stdin and stdout")
         self._process = process
         self._requests = process.stdin
         self._answers = process.stdout
+        self._outgrown: str | None = None
+        self._watching = asyncio.create_task(self._watch(memory_bytes))
         # Of the frame whose header has been read; reading may be given up in between.
         self._length: int | None = None
 
     @classmethod
-    async def start(cls, study: Study, factory: str, log_path: Path | None = None) -> Self:
+    async def start(
+        cls, study: Study, factory: str, *, memory_bytes: int, log_path: Path | None = None
+    ) -> Self:
         """Starts a process that builds the designer of `study` without being waited for.
 
         Args:
             study: What the process is to search.
             factory: Import path of a `DesignerFactory`, as `module:name`.
+            memory_bytes: Resident memory at which it is ended, whatever it is doing.
             log_path: Where its stderr is appended; nowhere if None.
 
         Raises:
             OSError: If the operating system cannot start a process, or the log cannot be written.
         """
         started = time.monotonic()
-        with open(log_path or os.devnull, "ab") as stderr:  # noqa: ASYNC230, PTH123 - Local and at once.
+        with await open_log(log_path) as stderr:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-P",
@@ -91,7 +100,7 @@ class DesignerChannel:
                 # whole.
                 start_new_session=True,
             )
-        channel = cls(process)
+        channel = cls(process, memory_bytes)
         channel._send(Opening(study, started))
         return channel
 
@@ -147,9 +156,8 @@ class DesignerChannel:
             payload = await self._answers.readexactly(self._length)
         except asyncio.IncompleteReadError as error:
             code = await self._process.wait()
-            raise DesignerFaultError(
-                f"the optimizer process ended with exit code {code}"
-            ) from error
+            reason = self._outgrown or f"ended with exit code {code}"
+            raise DesignerFaultError(f"the optimizer process {reason}") from error
         self._length = None
         try:
             message: object = json.loads(payload)
@@ -159,12 +167,20 @@ class DesignerChannel:
 
     async def kill(self) -> None:
         """Kills the process and its group at once and reaps it, though the caller be cancelled."""
+        self._watching.cancel()
         await end_child(self._process)
+
+    async def _watch(self, memory_bytes: int) -> None:
+        """End the process once it has grown too large; what waits for it then hears of that."""
+        resident = await outgrown(self.pid, memory_bytes)
+        self._outgrown = f"took {mebibytes(resident)} of memory, {mebibytes(memory_bytes)} allowed"
+        with suppress(ProcessLookupError):  # It has just ended by itself.
+            os.killpg(self.pid, signal.SIGKILL)
 
     def _send(self, message: Opening | AskRequest | PrepareRequest) -> None:
         # Not drained: one request at a time is outstanding, and a process that ended is noticed
         # by its missing answer, which may still hold the reason.
-        self._requests.write(frame(pickle.dumps(message)))
+        self._requests.write(frame(encode(message)))
 
 
 def _fault_of(message: object) -> DesignerFaultError:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 import json
 import os
-import pickle
 import queue
 import signal
 import sys
@@ -27,8 +26,9 @@ from spica_async.sampling.wire import (
     Costs,
     Designer,
     DesignerFactory,
-    Opening,
     PrepareRequest,
+    decode_opening,
+    decode_request,
 )
 
 
@@ -49,13 +49,12 @@ def main(factory_path: str) -> int:
     frames: _Frames = queue.SimpleQueue()
     threading.Thread(target=_read_frames, args=(requests, frames), daemon=True).start()
     try:
-        # The pickles come from the parent, which could run any code here anyway.
-        opening: Opening = pickle.loads(frames.get().payload)  # noqa: S301
+        opening = decode_opening(frames.get().payload)
         designer = _find(factory_path)(opening.study)
         start_seconds = time.monotonic() - opening.started
         while True:
             received = frames.get()
-            request: AskRequest | PrepareRequest = pickle.loads(received.payload)  # noqa: S301
+            request = decode_request(received.payload)
             if isinstance(request, PrepareRequest):
                 _prepare(designer, request.answered, frames)
                 if frames.empty():

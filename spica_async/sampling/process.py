@@ -12,6 +12,7 @@ from typing import Self
 
 import structlog
 
+from spica_async.processes.memory import child_memory_limit
 from spica_async.sampling.assignments import accept, check_study
 from spica_async.sampling.channel import DesignerChannel, DesignerFaultError
 from spica_async.sampling.ledger import TrialLedger
@@ -25,6 +26,11 @@ FAST_DESIGNER = "spica_async.sampling.designer:FastDesigner"
 
 _PATIENCE_FOR_SUCCESSOR = 1.25
 """Part of the memory limit up to which a process goes on while its successor is prepared."""
+
+
+_MOST_MEMORY = 1.5
+"""Part of the memory limit that a process may have in any case; beyond that, if there is no more
+for one child, it is ended in the middle of its work."""
 
 
 class SamplerProcess:
@@ -258,11 +264,20 @@ class SamplerProcess:
         self._costs = costs
 
     async def _start(self) -> DesignerChannel:
-        self._channel = await DesignerChannel.start(self._study, self._designer, self._log_path)
+        self._channel = await self._new_channel()
         self._starts += 1
         if self._starts > 1:
             self.stats.restarts += 1
         return self._channel
+
+    async def _new_channel(self) -> DesignerChannel:
+        wanted = int(_MOST_MEMORY * self._max_memory * 2**20)
+        return await DesignerChannel.start(
+            self._study,
+            self._designer,
+            memory_bytes=max(wanted, child_memory_limit()),
+            log_path=self._log_path,
+        )
 
     async def _discard(self) -> None:
         channel, self._channel, self._costs = self._channel, None, None
@@ -280,7 +295,7 @@ class SamplerProcess:
     async def _start_successor(self, answered: AskRequest) -> None:
         """Starts a process that is to take over once it is prepared for what is asked next."""
         try:
-            successor = await DesignerChannel.start(self._study, self._designer, self._log_path)
+            successor = await self._new_channel()
         except OSError as error:
             # The next ask tries again; until then the large process serves.
             self._log.warning("optimizer_cannot_start", error=str(error))

@@ -19,7 +19,7 @@ class Objective:
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """All that a sampler needs to know of its branch; picklable.
+    """All that a sampler needs to know of its branch.
 
     `seed` and `branch` (the study's name) and nothing else make the randomness.
     """

@@ -1,8 +1,8 @@
 """What passes between the sampler's proxy and its optimizer process, and how.
 
-Each message is a frame of `childproc`. The proxy sends pickles: an `Opening`, and then requests,
-of which one `AskRequest` at a time is outstanding. The optimizer answers with JSON objects, so
-that what a broken process writes is parsed and never executed:
+Each message is a frame of `childproc` that holds JSON, so that what a broken process writes is
+parsed and never executed. The proxy sends an `Opening`, and then requests, of which one
+`AskRequest` at a time is outstanding. The optimizer answers with objects:
 
     {"assignments": [{name: value, ...}, ...], "costs": {name: number, ...}}
     {"prepared": true}
@@ -17,6 +17,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
+
+from pydantic import TypeAdapter
 
 from spica_async.sampling.compile_clock import CompileClock
 from spica_async.sampling.types import Study, Suggestion, Trial
@@ -83,6 +85,28 @@ class Costs:
     compile_seconds: float
     compile_wait_seconds: float
     memory_mb: float
+
+
+_OPENING = TypeAdapter(Opening)
+# An ask has what a preparation has not, and the other way round.
+_REQUEST: TypeAdapter[AskRequest | PrepareRequest] = TypeAdapter(AskRequest | PrepareRequest)
+
+
+def encode(message: Opening | AskRequest | PrepareRequest) -> bytes:
+    """What the proxy sends, as one frame holds it."""
+    if isinstance(message, Opening):
+        return _OPENING.dump_json(message)
+    return _REQUEST.dump_json(message)
+
+
+def decode_opening(payload: bytes) -> Opening:
+    """The first message of the proxy."""
+    return _OPENING.validate_json(payload)
+
+
+def decode_request(payload: bytes) -> AskRequest | PrepareRequest:
+    """Any later message of the proxy."""
+    return _REQUEST.validate_json(payload)
 
 
 class Designer(Protocol):

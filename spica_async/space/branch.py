@@ -5,9 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +28,8 @@ from spica_async.space.parameters import (
     ParameterValue,
     first_value,
 )
-from spica_async.space.pool import ParallelConfig, ParallelPool
+from spica_async.space.pool import MenuPool, ParallelConfig, ParallelPool
+from spica_async.space.product import ProductPool
 from spica_async.space.projection import ParallelConfigProjector, Projection
 
 KV_LOAD_RATIO = "kv_load_ratio"
@@ -62,15 +62,11 @@ class BranchSpace:
 
     mode: DeploymentMode
     backend: Knob
-    pool: ParallelPool
+    pool: MenuPool | ProductPool
     knobs: tuple[Knob, ...]
     ignored: Mapping[Backend, frozenset[str]]
     kv_load: float | tuple[float, float] | None
     gpu_budget: int
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Without what is derived: it may be larger than all else, and is made again on demand."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @cached_property
     def projector(self) -> ParallelConfigProjector:
@@ -118,7 +114,9 @@ class BranchSpace:
         Raises:
             ValueError: if the selection is not of this space.
         """
-        features = self.projector.features(self.pool.index(selection.config))
+        if selection.config not in self.pool:
+            raise ValueError(f"not in the pool: {selection.config}")
+        features = self.projector.features(selection.config)
         values: dict[str, ParameterValue] = {**features}
         if selection.kv_load_ratio is not None:
             values[KV_LOAD_RATIO] = selection.kv_load_ratio
@@ -153,7 +151,7 @@ class BranchSpace:
     @cached_property
     def _blocks(self) -> tuple[_Block, ...]:
         return tuple(
-            _Block(backend, self.pool.legal_indices(backend), tuple(self._active_choices(backend)))
+            _Block(backend, self.pool, tuple(self._active_choices(backend)))
             for backend in self.pool.backends
             if backend in self.backend.entries
         )
@@ -176,21 +174,26 @@ class _Block:
     """The distinct selections of one backend, in mixed radix over its configurations and groups."""
 
     backend: Backend
-    configs: NDArray[np.intp]
+    pool: ParallelPool
     groups: tuple[Sequence[Mapping[str, JsonValue]], ...]
 
     @property
     def size(self) -> int:
-        return math.prod((len(self.configs), *map(len, self.groups)))
+        return math.prod((self.pool.count(self.backend), *map(len, self.groups)))
+
+    @cached_property
+    def _configs(self) -> NDArray[np.intp]:
+        """Where they are in the pool. Only a branch that is evaluated as a whole asks for that."""
+        return self.pool.legal_indices(self.backend)
 
     def selection(self, space: BranchSpace, index: int) -> Selection:
-        index, position = divmod(index, len(self.configs))
+        index, position = divmod(index, len(self._configs))
         chosen: dict[str, JsonValue] = {}
         for group in self.groups:
             index, at = divmod(index, len(group))
             chosen |= group[at]
         assert not isinstance(space.kv_load, tuple)  # noqa: S101  # ranges are not counted
-        config = space.pool[int(self.configs[position])]
+        config = space.pool[int(self._configs[position])]
         return Selection(space.mode, self.backend, config, chosen, space.kv_load)
 
 

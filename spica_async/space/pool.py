@@ -1,17 +1,12 @@
-"""The pool of parallel configurations of one branch, and which backends can run each.
-
-A disaggregated pool pairs every prefill deployment with every decode deployment, which makes
-millions of configurations under a large budget: it is held as arrays of indices.
-"""
+"""The pool of parallel configurations of one branch, and which backends can run each."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +16,8 @@ from spica_async.space.shapes import ParallelShape
 
 IndexArray = NDArray[np.int32]
 BoolArray = NDArray[np.bool_]
+Replicas = NDArray[np.int64]
+"""Of shape (configurations, roles)."""
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -57,30 +54,95 @@ class ParallelConfig:
         )
 
 
-@dataclass(frozen=True)
-class ParallelPool:
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Configurations of a pool that differ in their replicas alone, and run on the same backends.
+
+    Attributes:
+        shapes: of each role.
+        backends: that can run them.
+        count: how many there are, at least one.
+        used_gpus: the fewest and the most GPUs of one.
+        first_share: the least and the largest part of its GPUs that the first role has.
+    """
+
+    shapes: tuple[ParallelShape, ...]
+    backends: frozenset[Backend]
+    count: int
+    used_gpus: tuple[int, int]
+    first_share: tuple[float, float]
+
+
+class ParallelPool(ABC):
     """Configurations in ascending lexicographic order of their shapes and replicas.
+
+    What a search asks while it runs is answered from `kinds`, of which there are some hundreds in
+    the largest pool. `indices` and `legal` are as long as the pool: they are for planning.
 
     Attributes:
         roles: the mode's roles, in order.
-        deployments: the distinct deployments of each role, ascending.
-        indices: shape (configurations, roles), into `deployments`.
         backends: the backends of the union.
-        legal: shape (configurations, backends), whether a backend can run a configuration.
     """
 
     roles: tuple[Role, ...]
-    deployments: tuple[tuple[RoleDeployment, ...], ...]
-    indices: IndexArray
     backends: tuple[Backend, ...]
-    legal: BoolArray
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Without what is derived: it may be larger than all else, and is made again on demand."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+    @property
+    @abstractmethod
+    def deployments(self) -> tuple[tuple[RoleDeployment, ...], ...]:
+        """The distinct deployments of each role, ascending."""
+
+    @property
+    @abstractmethod
+    def indices(self) -> IndexArray:
+        """Shape (configurations, roles), into `deployments`."""
+
+    @property
+    @abstractmethod
+    def legal(self) -> BoolArray:
+        """Shape (configurations, backends), whether a backend can run a configuration."""
+
+    def index_blocks(self) -> Iterator[IndexArray]:
+        """The rows of `indices` in order, some at a time."""
+        yield self.indices
+
+    def legal_blocks(self) -> Iterator[BoolArray]:
+        """The rows of `legal`, likewise."""
+        yield self.legal
+
+    @property
+    @abstractmethod
+    def kinds(self) -> tuple[Kind, ...]:
+        """All configurations by what they have in common."""
+
+    @abstractmethod
+    def near(self, kind: Kind, used_gpus: float, first_share: float) -> Replicas:
+        """Some configurations of a kind, at least one, about as near to these as any of it."""
+
+    @abstractmethod
+    def within(
+        self, kind: Kind, used_gpus: tuple[float, float], first_share: tuple[float, float]
+    ) -> Replicas:
+        """The configurations of a kind between these bounds; it may be more."""
 
     def __len__(self) -> int:
-        return len(self.indices)
+        return sum(kind.count for kind in self.kinds)
+
+    def count(self, backend: Backend) -> int:
+        """How many configurations `backend` can run."""
+        return sum(kind.count for kind in self.kinds if backend in kind.backends)
+
+    def __contains__(self, config: object) -> bool:
+        if not isinstance(config, ParallelConfig):
+            return False
+        shapes = tuple(deployment.shape for _, deployment in config.roles)
+        wanted = [deployment.replicas for _, deployment in config.roles]
+        used = (config.used_gpus, config.used_gpus)
+        return any(
+            (self.within(kind, used, kind.first_share) == wanted).all(axis=1).any()
+            for kind in self.kinds
+            if kind.shapes == shapes
+        )
 
     def __getitem__(self, index: int) -> ParallelConfig:
         chosen = zip(self.roles, self.deployments, self.indices[index], strict=True)
@@ -122,81 +184,88 @@ class ParallelPool:
         return np.stack(columns, axis=1)
 
 
-class PoolTooLargeError(Exception):
-    """More combinations of both roles than can be held and searched."""
+@dataclass(frozen=True)
+class MenuPool(ParallelPool):
+    """A pool of just the configurations that a person listed.
 
-
-_MAX_COMBINATIONS = 30_000_000
-_MAX_DEPLOYMENTS = 1_000_000
-ShapesByRole = Mapping[Role, AbstractSet[ParallelShape]]
-
-
-def enumerate_pool(
-    roles: Sequence[Role],
-    shapes: Mapping[Backend, ShapesByRole],
-    *,
-    gpu_budget: int,
-    min_gpu_budget: int = 1,
-) -> ParallelPool:
-    """Every combination of shapes and replicas within the GPU limits that some backend can run.
-
-    Args:
-        roles: the mode's roles.
-        shapes: the shapes that each backend can run in each role.
-        gpu_budget: most GPUs of one configuration, all roles together.
-        min_gpu_budget: fewest GPUs of one configuration, all roles together.
-
-    Raises:
-        PoolTooLargeError: if the budget allows too many.
+    Attributes:
+        roles: see `ParallelPool`.
+        backends: see `ParallelPool`.
+        menu: the configurations in order, each with the backends that can run it.
     """
-    backends = tuple(shapes)
-    by_role = {
-        role: {shape for found in shapes.values() for shape in found[role]} for role in roles
-    }
-    # Counted before they are made: a budget may be any number.
-    options = [sum(gpu_budget // shape.gpus for shape in by_role[role]) for role in roles]
-    combinations = math.prod(options)
-    if max(options) > _MAX_DEPLOYMENTS:
-        raise PoolTooLargeError(f"{max(options):,} of one role, more than {_MAX_DEPLOYMENTS:,}")
-    if combinations > _MAX_COMBINATIONS:
-        raise PoolTooLargeError(f"{combinations:,} combinations, more than {_MAX_COMBINATIONS:,}")
-    deployments = tuple(_deployments(by_role[role], gpu_budget) for role in roles)
-    grid = np.indices([len(options) for options in deployments], dtype=np.int32)
-    indices = grid.reshape(len(deployments), -1).T
-    used = np.zeros(len(indices), dtype=np.int64)
-    legal = np.ones((len(indices), len(backends)), dtype=np.bool_)
-    for position, (role, deployed) in enumerate(zip(roles, deployments, strict=True)):
-        column = indices[:, position]
-        used += np.array([option.used_gpus for option in deployed], dtype=np.int64)[column]
-        by_option = [[option.shape in shapes[b][role] for b in backends] for option in deployed]
-        legal &= np.array(by_option, dtype=np.bool_).reshape(len(deployed), len(backends))[column]
-    kept = (used >= min_gpu_budget) & (used <= gpu_budget) & legal.any(axis=1)
-    return ParallelPool(tuple(roles), deployments, indices[kept], backends, legal[kept])
+
+    roles: tuple[Role, ...]
+    backends: tuple[Backend, ...]
+    menu: tuple[tuple[ParallelConfig, frozenset[Backend]], ...]
+
+    @cached_property
+    def deployments(self) -> tuple[tuple[RoleDeployment, ...], ...]:
+        """See `ParallelPool`."""
+        return tuple(
+            tuple(sorted({config[role] for config, _ in self.menu})) for role in self.roles
+        )
+
+    @cached_property
+    def indices(self) -> IndexArray:
+        """See `ParallelPool`."""
+        rows = [
+            [
+                options.index(config[role])
+                for role, options in zip(self.roles, self.deployments, strict=True)
+            ]
+            for config, _ in self.menu
+        ]
+        return np.array(rows, dtype=np.int32).reshape(len(self.menu), len(self.roles))
+
+    @cached_property
+    def legal(self) -> BoolArray:
+        """See `ParallelPool`."""
+        rows = [[backend in legal for backend in self.backends] for _, legal in self.menu]
+        return np.array(rows, dtype=np.bool_).reshape(len(self.menu), len(self.backends))
+
+    @cached_property
+    def kinds(self) -> tuple[Kind, ...]:
+        """See `ParallelPool`."""
+        found = []
+        for (shapes, legal), configs in self._by_kind.items():
+            used = [config.used_gpus for config in configs]
+            shares = [config.roles[0][1].used_gpus / config.used_gpus for config in configs]
+            bounds = (min(used), max(used)), (min(shares), max(shares))
+            found.append(Kind(shapes, legal, len(configs), *bounds))
+        return tuple(found)
+
+    def near(self, kind: Kind, used_gpus: float, first_share: float) -> Replicas:  # noqa: ARG002  # the port's
+        """See `ParallelPool`."""
+        configs = self._by_kind[kind.shapes, kind.backends]
+        rows = [[deployment.replicas for _, deployment in config.roles] for config in configs]
+        return np.array(rows, dtype=np.int64)
+
+    def within(
+        self,
+        kind: Kind,
+        used_gpus: tuple[float, float],
+        first_share: tuple[float, float],
+    ) -> Replicas:
+        """See `ParallelPool`."""
+        return self.near(kind, used_gpus[0], first_share[0])
+
+    @cached_property
+    def _by_kind(
+        self,
+    ) -> dict[tuple[tuple[ParallelShape, ...], frozenset[Backend]], list[ParallelConfig]]:
+        found: dict[tuple[tuple[ParallelShape, ...], frozenset[Backend]], list[ParallelConfig]] = {}
+        for config, legal in self.menu:
+            shapes = tuple(deployment.shape for _, deployment in config.roles)
+            found.setdefault((shapes, legal), []).append(config)
+        return found
 
 
 def menu_pool(
     roles: Sequence[Role], menu: Mapping[ParallelConfig, AbstractSet[Backend]]
-) -> ParallelPool:
+) -> MenuPool:
     """A pool of just the configurations that a person listed, with the backends of each."""
     configs = sorted(menu, key=lambda config: tuple(config[role] for role in roles))
     backends = tuple(sorted({backend for legal in menu.values() for backend in legal}))
-    deployments = tuple(tuple(sorted({config[role] for config in configs})) for role in roles)
-    indices = np.array(
-        [
-            [options.index(config[role]) for role, options in zip(roles, deployments, strict=True)]
-            for config in configs
-        ],
-        dtype=np.int32,
-    ).reshape(len(configs), len(roles))
-    legal = np.array(
-        [[backend in menu[config] for backend in backends] for config in configs], dtype=np.bool_
-    ).reshape(len(configs), len(backends))
-    return ParallelPool(tuple(roles), deployments, indices, backends, legal)
-
-
-def _deployments(shapes: AbstractSet[ParallelShape], gpu_budget: int) -> tuple[RoleDeployment, ...]:
-    return tuple(
-        RoleDeployment(shape, replicas)
-        for shape in sorted(shapes)
-        for replicas in range(1, gpu_budget // shape.gpus + 1)
+    return MenuPool(
+        tuple(roles), backends, tuple((config, frozenset(menu[config])) for config in configs)
     )

@@ -6,15 +6,26 @@ modes; the nearest configuration that the chosen backend can run takes the propo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import JsonValue
 
-from schemas.search_space import Backend, Role
+from schemas.search_space import Backend
+from spica_async.space.features import (
+    DEFAULT_PREFILL_GPU_SHARE,
+    DEFAULT_USED_GPU_RATIO,
+    PREFILL_GPU_SHARE,
+    SAME_DISTANCE,
+    USED_GPU_RATIO,
+    attention_mode,
+    engine_size,
+    ffn_mode,
+)
+from spica_async.space.nearest import Nearest, Wanted
 from spica_async.space.parameters import (
     Assignment,
     CategoricalParameter,
@@ -23,32 +34,12 @@ from spica_async.space.parameters import (
     Parameter,
     ParameterValue,
 )
-from spica_async.space.pool import ParallelConfig, ParallelPool
-
-USED_GPU_RATIO = "used_gpu_ratio"
-PREFILL_GPU_SHARE = "prefill_gpu_share"
-_DEFAULT_USED_GPU_RATIO = 1.0
-_DEFAULT_PREFILL_GPU_SHARE = 0.5
-# Sums of squares in another order differ in their last bits; such distances count as equal.
-_SAME_DISTANCE = 1e-12
-
-Labels = NDArray[np.str_]
-Numbers = NDArray[np.float64]
-
-
-def engine_size(role: Role) -> str:
-    """The parameter that asks for a role's GPUs per engine."""
-    return f"{role}_num_gpus_per_engine_target"
-
-
-def attention_mode(role: Role) -> str:
-    """The parameter that asks for a role's attention mode."""
-    return f"{role}_attention_mode"
-
-
-def ffn_mode(role: Role) -> str:
-    """The parameter that asks for a role's FFN mode."""
-    return f"{role}_ffn_mode"
+from spica_async.space.pool import (
+    Kind,
+    ParallelConfig,
+    ParallelPool,
+)
+from spica_async.space.shapes import ParallelShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,21 +81,40 @@ class Projection:
 
 
 class ParallelConfigProjector:
-    """The latent features of one pool, and the nearest configuration to a request."""
+    """The latent features of one pool, and the nearest configuration to a request.
+
+    It never looks at the whole pool, which may have millions of configurations: those of one kind
+    differ in their replicas alone, and only those within the best distance so far are measured.
+    """
 
     def __init__(self, pool: ParallelPool, *, gpu_budget: int) -> None:
         if not len(pool):
             raise ValueError("the pool is empty: there is nothing to project onto")
         self._pool = pool
-        self._numbers, self._modes = _features(pool, gpu_budget)
-        self._scaled = {name: _scale(name, values) for name, values in self._numbers.items()}
-        self._legal: dict[Backend, tuple[NDArray[np.intp], dict[str, float]]] = {}
+        self._gpu_budget = gpu_budget
+        self._legal: dict[Backend, tuple[tuple[Kind, ...], dict[str, float]]] = {}
+        self._has_share = "prefill" in pool.roles
+        self._experts = {
+            role
+            for at, role in enumerate(pool.roles)
+            if any(k.shapes[at].moe_tp > 1 or k.shapes[at].moe_ep > 1 for k in pool.kinds)
+        }
 
     @cached_property
     def parameters(self) -> tuple[Parameter, ...]:
         """The latent parameters that can vary; none for a pool of one configuration."""
-        made = [_numeric_parameter(name, values) for name, values in self._numbers.items()]
-        made += [_mode_parameter(name, labels) for name, labels in self._modes.items()]
+        kinds = self._pool.kinds
+        spread = self._spread(kinds)
+        made = [_ratio_parameter(name, *bounds) for name, bounds in spread.items()]
+        for at, role in enumerate(self._pool.roles):
+            made.append(_size_parameter(engine_size(role), {k.shapes[at].gpus for k in kinds}))
+        for at, role in enumerate(self._pool.roles):
+            shapes = {kind.shapes[at] for kind in kinds}
+            found: set[str] = {shape.attention_mode for shape in shapes}
+            made.append(_mode_parameter(attention_mode(role), found))
+            if role in self._experts:
+                found = {shape.ffn_mode for shape in shapes}
+                made.append(_mode_parameter(ffn_mode(role), found))
         return tuple(parameter for parameter in made if parameter is not None)
 
     def project(self, request: Mapping[str, ParameterValue], backend: Backend) -> Projection:
@@ -115,97 +125,104 @@ class ParallelConfigProjector:
         Raises:
             ValueError: if no configuration of the pool is legal for `backend`.
         """
-        legal, spans = self._legal_for(backend)
-        mismatches = np.zeros(len(legal), dtype=np.int64)
-        for name, labels in self._modes.items():
-            if name in request:
-                mismatches += labels[legal] != request[name]
-        fewest = int(mismatches.min())
-        survivors = legal[mismatches == fewest]
-        distances = np.zeros(len(survivors), dtype=np.float64)
-        for name, scaled in self._scaled.items():
-            if name in request and spans[name] > 0:
-                wanted = _scale(name, np.float64(request[name]))
-                distances += ((scaled[survivors] - wanted) / spans[name]) ** 2
-        # The pool ascends by shape and replicas, so the first of equals is the smallest of them.
-        nearest = int(np.flatnonzero(distances <= distances.min() + _SAME_DISTANCE)[0])
-        index = int(survivors[nearest])
+        wanted = self._wanted(request, backend)
+        mismatches = [
+            sum(
+                label != request.get(name, label)
+                for name, label in self._modes(kind.shapes).items()
+            )
+            for kind in wanted.kinds
+        ]
+        fewest = min(mismatches)
+        nearest = Nearest(self._pool.roles)
+        considered = [
+            (sum(wanted.size_terms(kind)), at, kind)
+            for at, (kind, wrong) in enumerate(zip(wanted.kinds, mismatches, strict=True))
+            if wrong == fewest
+        ]
+        for sizes, _, kind in sorted(considered, key=lambda one: one[:2]):
+            room = nearest.distance + SAME_DISTANCE - sizes
+            if room < 0:
+                break
+            some = self._pool.near(kind, *wanted.aim)
+            room = min(room, wanted.distances(kind, some).min() + SAME_DISTANCE - sizes)
+            replicas = self._pool.within(kind, *wanted.bounds(room))
+            nearest.consider(kind, replicas, wanted.distances(kind, replicas))
+        config, distance = nearest.found()
         return Projection(
-            config=self._pool[index],
-            requested={name: request[name] for name in self._names() if name in request},
-            actual=self.features(index),
-            distance=float(distances[nearest]),
+            config=config,
+            requested={name: request[name] for name in self.features(config) if name in request},
+            actual=self.features(config),
+            distance=distance,
             mode_projected=fewest > 0,
         )
 
-    def features(self, index: int) -> Assignment:
-        """The latent features of the pool's configuration at `index`."""
-        numbers: Assignment = {
-            name: _plain(name, values[index]) for name, values in self._numbers.items()
-        }
-        return numbers | {name: str(labels[index]) for name, labels in self._modes.items()}
+    def features(self, config: ParallelConfig) -> Assignment:
+        """The latent features of a configuration: its numbers, then its modes."""
+        used = [deployment.used_gpus for _, deployment in config.roles]
+        shapes = tuple(deployment.shape for _, deployment in config.roles)
+        found: Assignment = {USED_GPU_RATIO: sum(used) / self._gpu_budget}
+        if self._has_share:
+            found[PREFILL_GPU_SHARE] = used[0] / sum(used)
+        sizes = zip(self._pool.roles, shapes, strict=True)
+        found |= {engine_size(role): shape.gpus for role, shape in sizes}
+        return found | self._modes(shapes)
 
-    def _legal_for(self, backend: Backend) -> tuple[NDArray[np.intp], dict[str, float]]:
-        """What a backend can run, and how far the numbers of that are apart, worked out once."""
+    def _modes(self, shapes: Sequence[ParallelShape]) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for role, shape in zip(self._pool.roles, shapes, strict=True):
+            found[attention_mode(role)] = shape.attention_mode
+            if role in self._experts:
+                found[ffn_mode(role)] = shape.ffn_mode
+        return found
+
+    def _wrong_modes(self, kind: Kind, request: Mapping[str, ParameterValue]) -> int:
+        modes = self._modes(kind.shapes)
+        return sum(request.get(name, label) != label for name, label in modes.items())
+
+    def _spread(self, kinds: Iterable[Kind]) -> dict[str, tuple[float, float]]:
+        """The least and the largest of each ratio."""
+        used = [gpus / self._gpu_budget for kind in kinds for gpus in kind.used_gpus]
+        found = {USED_GPU_RATIO: (min(used), max(used))}
+        if self._has_share:
+            shares = [share for kind in kinds for share in kind.first_share]
+            found[PREFILL_GPU_SHARE] = (min(shares), max(shares))
+        return found
+
+    def _wanted(self, request: Mapping[str, ParameterValue], backend: Backend) -> Wanted:
+        """A request beside what a backend can run, which is worked out once."""
         if backend not in self._legal:
-            legal = self._pool.legal_indices(backend)
-            if not len(legal):
+            kinds = tuple(kind for kind in self._pool.kinds if backend in kind.backends)
+            if not kinds:
                 raise ValueError(f"no configuration of the pool is legal for {backend}")
-            spans = {name: float(np.ptp(scaled[legal])) for name, scaled in self._scaled.items()}
-            self._legal[backend] = legal, spans
-        return self._legal[backend]
-
-    def _names(self) -> list[str]:
-        return [*self._numbers, *self._modes]
-
-
-def _features(pool: ParallelPool, gpu_budget: int) -> tuple[dict[str, Numbers], dict[str, Labels]]:
-    used = pool.role_values(lambda deployment: deployment.used_gpus).astype(np.float64)
-    sizes = pool.role_values(lambda deployment: deployment.shape.gpus).astype(np.float64)
-    attention_dp = pool.role_values(lambda deployment: deployment.shape.attention_dp)
-    moe_tp = pool.role_values(lambda deployment: deployment.shape.moe_tp)
-    moe_ep = pool.role_values(lambda deployment: deployment.shape.moe_ep)
-    numbers: dict[str, Numbers] = {USED_GPU_RATIO: used.sum(axis=1) / gpu_budget}
-    if "prefill" in pool.roles:
-        prefill = used[:, pool.roles.index("prefill")]
-        numbers[PREFILL_GPU_SHARE] = prefill / used.sum(axis=1)
-    modes: dict[str, Labels] = {}
-    for position, role in enumerate(pool.roles):
-        numbers[engine_size(role)] = sizes[:, position]
-        modes[attention_mode(role)] = np.where(attention_dp[:, position] > 1, "dp", "tp")
-        if (moe_tp[:, position] > 1).any() or (moe_ep[:, position] > 1).any():
-            modes[ffn_mode(role)] = np.where(moe_ep[:, position] > 1, "ep", "tp")
-    return numbers, modes
+            spans = {name: high - low for name, (low, high) in self._spread(kinds).items()}
+            for at, role in enumerate(self._pool.roles):
+                sizes = [np.log2(kind.shapes[at].gpus) for kind in kinds]
+                spans[engine_size(role)] = float(max(sizes) - min(sizes))
+            self._legal[backend] = kinds, spans
+        kinds, spans = self._legal[backend]
+        asked = {name: float(request[name]) for name in spans if name in request and spans[name]}
+        return Wanted(self._pool.roles, self._gpu_budget, kinds, spans, asked)
 
 
-def _is_size(name: str) -> bool:
-    return name not in (USED_GPU_RATIO, PREFILL_GPU_SHARE)
-
-
-def _scale(name: str, values: Numbers | np.float64) -> Numbers:
-    return np.asarray(np.log2(values) if _is_size(name) else values, dtype=np.float64)
-
-
-def _plain(name: str, value: np.float64) -> float | int:
-    return int(value) if _is_size(name) else float(value)
-
-
-def _numeric_parameter(name: str, values: Numbers) -> Parameter | None:
-    distinct = np.unique(values)
-    if len(distinct) == 1:
+def _ratio_parameter(name: str, low: float, high: float) -> Parameter | None:
+    if low == high:
         return None
-    if _is_size(name):
-        sizes = tuple(int(size) for size in distinct)
-        return DiscreteParameter(name, sizes, log=True, default=_geometric_centre(sizes))
-    low, high = float(distinct[0]), float(distinct[-1])
-    wanted = _DEFAULT_USED_GPU_RATIO if name == USED_GPU_RATIO else _DEFAULT_PREFILL_GPU_SHARE
+    wanted = DEFAULT_USED_GPU_RATIO if name == USED_GPU_RATIO else DEFAULT_PREFILL_GPU_SHARE
     return FloatParameter(name, low, high, default=min(max(wanted, low), high))
 
 
-def _mode_parameter(name: str, labels: Labels) -> Parameter | None:
+def _size_parameter(name: str, found: AbstractSet[int]) -> Parameter | None:
+    sizes = tuple(sorted(found))
+    if len(sizes) == 1:
+        return None
+    return DiscreteParameter(name, sizes, log=True, default=_geometric_centre(sizes))
+
+
+def _mode_parameter(name: str, found: AbstractSet[str]) -> Parameter | None:
     # The default of each kind: attention over TP, experts over EP.
     preferred = ("tp", "dp") if name.endswith("attention_mode") else ("ep", "tp")
-    present = tuple(mode for mode in preferred if (labels == mode).any())
+    present = tuple(mode for mode in preferred if mode in found)
     if len(present) == 1:
         return None
     return CategoricalParameter(name, present, default=present[0])

@@ -14,6 +14,7 @@ from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
 
 from schemas.messages import TraceLoad
+from spica_async.processes.threads import with_files
 
 # Each download holds a file open; others wait for their turn.
 _DOWNLOADS_AT_ONCE: Final = 32
@@ -64,7 +65,7 @@ def application(offers: Mapping[str, Offer], *, download_seconds: float) -> web.
             return web.Response(status=401, headers={"WWW-Authenticate": "Bearer"})
         if offer.sha256 != request.match_info["sha256"]:
             return web.Response(status=404)
-        if not await asyncio.to_thread(offer.is_unchanged):
+        if not await with_files(offer.is_unchanged):
             log.warning("coordinator.trace_changed", path=str(offer.path))
             return web.Response(status=410, reason="Changed since the sweep began")
         return _Download(offer.path, room, download_seconds)

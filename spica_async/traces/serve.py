@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import secrets
 import socket
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, closing, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -14,6 +14,7 @@ from pydantic import SecretStr
 
 from schemas.messages import TraceLoad, TraceSource
 from spica_async.errors import InputError
+from spica_async.processes.threads import with_files
 
 if TYPE_CHECKING:
     from spica_async.traces.answers import Offer
@@ -74,8 +75,10 @@ class TraceServer:
             finally:
                 await runner.cleanup()
 
-    @contextmanager
-    def offering(self, load: TraceLoad, *, advertised_host: str) -> Iterator[TraceSource]:
+    @asynccontextmanager
+    async def offering(
+        self, load: TraceLoad, *, advertised_host: str
+    ) -> AsyncIterator[TraceSource]:
         """Offer a trace as long as the context, under a token of its own.
 
         Args:
@@ -88,7 +91,7 @@ class TraceServer:
         from spica_async.traces.answers import Offer  # noqa: PLC0415 - as above
 
         try:
-            offer = Offer.of(load)
+            offer = await with_files(Offer.of, load)
         except OSError as error:
             reason = _reason(error)
             raise InputError(f"workload.trace_path: {error.filename}: {reason}") from error

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,6 +34,10 @@ def running(tmp_path: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
         try:
             assert process.stderr is not None
             assert any("agg round" in line for line in process.stderr)
+            # The folder is written by another thread than the screen.
+            while not any(f.stat().st_size for f in tmp_path.glob("results/*/candidates.jsonl")):
+                assert process.poll() is None
+                time.sleep(0.01)
             yield process
         finally:
             process.kill()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import pickle
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -424,13 +423,6 @@ def test_a_cancelled_sweep_stops() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         sweep(Factory(arima=lambda: Fake(interrupted)), ["arima_raw"], LOADS)
-
-
-def test_a_result_survives_the_way_between_processes() -> None:
-    entry: CompositeEntry = {"load_predictor": "constant"}
-    result = sweep(Factory(constant=lambda: Fake(last)), [entry, "constant_last"], LOADS)
-
-    assert pickle.loads(pickle.dumps(result)) == result
 
 
 def test_intervals_of_policies_that_scale_by_throughput() -> None:

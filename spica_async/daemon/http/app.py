@@ -32,7 +32,7 @@ def make_app(control: Control, settings: HttpSettings) -> FastAPI:
     Args:
         control: does what is asked for.
         settings: who is let in, and what is put up with. `state.streams` of the application ends
-            the event streams, which `server.serve` does.
+            the event streams, which `server.serve` does; `state.metrics` are its own.
     """
     streams = Streams(settings.streams, retry_seconds=settings.retry_seconds)
     metrics = Metrics(settings.registry or CollectorRegistry())
@@ -51,6 +51,7 @@ def make_app(control: Control, settings: HttpSettings) -> FastAPI:
         ],
     )
     app.state.streams = streams
+    app.state.metrics = metrics
     router = make_router(control, settings, streams, metrics)
     answer_problems(app, [*app.routes, *router.routes], retry_seconds=settings.retry_seconds)
     app.include_router(router)

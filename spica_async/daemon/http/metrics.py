@@ -19,6 +19,7 @@ log = structlog.get_logger(__name__)
 
 STATES: Final[tuple[SweepState, ...]] = get_args(SweepState)
 _BUCKETS: Final = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+_LAG_BUCKETS: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
 _NO_ROUTE: Final = "none"
 _METHODS: Final = frozenset(HTTPMethod)
 
@@ -47,6 +48,12 @@ class Metrics:
         )
         self.streams = Gauge(
             "spica_http_event_streams", "Event streams that are open.", registry=registry
+        )
+        self.lag = Histogram(
+            "spica_loop_lag_seconds",
+            "How much later than it was due the event loop looked up, ten times a second.",
+            buckets=_LAG_BUCKETS,
+            registry=registry,
         )
         self.sweeps = Gauge("spica_sweeps", "Sweeps by their state.", ("state",), registry=registry)
 

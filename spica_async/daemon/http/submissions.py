@@ -18,6 +18,7 @@ from spica_async.daemon.http.problems import ProblemError
 from spica_async.daemon.local_files import LocalFiles
 from spica_async.documents import check_values, decode, parse_json, parse_yaml
 from spica_async.errors import InputError
+from spica_async.processes.threads import computed, with_files
 
 JSON_TYPES: Final = frozenset({"application/json"})
 YAML_TYPES: Final = frozenset(
@@ -71,14 +72,11 @@ async def read_submission(
             {"Connection": "close"},
         ) from None
     # The longest that is allowed takes seconds to read, in which others are to be answered.
-    return await asyncio.to_thread(
-        _understand,
-        body,
-        files,
-        yaml=kind in YAML_TYPES,
-        priority=priority,
-        use_cache=use_cache,
+    wish = await computed(
+        _understand, body, yaml=kind in YAML_TYPES, priority=priority, use_cache=use_cache
     )
+    await with_files(files.check, wish.config)
+    return wish
 
 
 def _kind(request: Request) -> str:
@@ -127,12 +125,10 @@ async def _read(request: Request, most: int) -> bytes:
     return bytes(body)
 
 
-def _understand(
-    body: bytes, files: LocalFiles, *, yaml: bool, priority: int | None, use_cache: bool | None
-) -> Wish:
+def _understand(body: bytes, *, yaml: bool, priority: int | None, use_cache: bool | None) -> Wish:
     text = decode(body)
     submission = SweepSubmission(config={}) if yaml else _from_json(text)
-    config = config_from_document(parse_yaml(text) if yaml else submission.config, files)
+    config = config_from_document(parse_yaml(text) if yaml else submission.config)
     return Wish(
         config,
         priority=submission.priority if priority is None else priority,
@@ -152,8 +148,8 @@ def _from_json(text: str) -> SweepSubmission:
         raise InputError("\n".join(describe(error, SweepSubmission))) from None
 
 
-def config_from_document(document: Mapping[str, Any], files: LocalFiles) -> SmartSearchConfig:
-    """The configuration that a document is, if it may name the files that it names.
+def config_from_document(document: Mapping[str, Any]) -> SmartSearchConfig:
+    """The configuration that a document is.
 
     Raises:
         InputError: it breaks a rule.
@@ -169,5 +165,4 @@ def config_from_document(document: Mapping[str, Any], files: LocalFiles) -> Smar
             f"workload.trace_path: {trace} is relative, and there is no file that it could be"
             " relative to; give the absolute path on the daemon's machine"
         )
-    files.check(config)
     return config

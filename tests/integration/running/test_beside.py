@@ -20,7 +20,7 @@ from spica_async.jobs import Job
 from spica_async.journal.opening import JournalOptions, opened
 from spica_async.local_worker import local_worker
 from spica_async.plan.types import SweepPlan
-from spica_async.results import ResultsFolder
+from spica_async.report.folder_writer import FolderWriter
 from workers.program import WorkerOptions
 from workers.settings import ChildSettings
 
@@ -56,7 +56,7 @@ async def test_a_worker_that_cannot_start_its_children(
 ) -> None:
     job, bus = new(options, tmp_path), MemoryBus()
 
-    def beside(_: SweepPlan, folder: ResultsFolder) -> AbstractAsyncContextManager[None]:
+    def beside(_: SweepPlan, folder: FolderWriter) -> AbstractAsyncContextManager[None]:
         return local_worker(bus, worker_without_evaluator(folder.logs))
 
     # No other worker gets on with it.
@@ -82,7 +82,7 @@ async def test_whatever_else_is_there(
     job = new(options, tmp_path)
 
     @asynccontextmanager
-    async def beside(_: SweepPlan, __: ResultsFolder) -> AsyncIterator[None]:
+    async def beside(_: SweepPlan, __: FolderWriter) -> AsyncIterator[None]:
         async def die() -> None:
             raise error
 

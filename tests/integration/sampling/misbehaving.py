@@ -57,6 +57,13 @@ class Environment(Honest):
         )
 
 
+class Grow(Honest):
+    def suggest(self, request: AskRequest) -> list[Assignment]:
+        held = bytearray(os.urandom(1)) * (400 * 2**20)
+        time.sleep(600)
+        raise AssertionError(len(held))
+
+
 class Hang(Honest):
     def suggest(self, request: AskRequest) -> list[Assignment]:
         time.sleep(3600)

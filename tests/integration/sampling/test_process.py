@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -521,3 +522,16 @@ async def test_a_profile_chooses_designer_and_seeds(profile: Any, seeds: int) ->
         suggestions = await sampler.ask(seeds)
     assert suggestions[0].assignment == centre(STUDY.parameters)
     assert sampler.stats.stand_ins == 0
+
+
+async def test_a_process_that_grows_in_the_middle_of_an_ask_is_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    limit = 300 * 2**20
+    monkeypatch.setattr("spica_async.sampling.process.child_memory_limit", lambda: limit)
+    async with sampler_with("Grow", max_memory_mb=1) as sampler:
+        (suggestion,) = await sampler.ask(1)
+    assert suggestion.stand_in is not None
+    assert re.fullmatch(
+        r"the optimizer process took \d{3} MiB of memory, 300 MiB allowed", suggestion.stand_in
+    )

@@ -32,9 +32,11 @@ async def serving(
     load: TraceLoad, *, host: str, port: int = 0, advertised_host: str = "", **limits: float
 ) -> AsyncIterator[TraceSource]:
     """A server for one trace alone."""
-    async with TraceServer.open(host, port, **limits) as server:
-        with server.offering(load, advertised_host=advertised_host or host) as source:
-            yield source
+    async with (
+        TraceServer.open(host, port, **limits) as server,
+        server.offering(load, advertised_host=advertised_host or host) as source,
+    ):
+        yield source
 
 
 def authorization(source: TraceSource) -> dict[str, str]:
@@ -241,8 +243,8 @@ async def test_a_server_offers_each_trace_to_those_with_its_own_token(
         TraceServer.open("127.0.0.1") as server,
         aiohttp.ClientSession() as http,
     ):
-        with server.offering(load, advertised_host="127.0.0.1") as first:
-            with (
+        async with server.offering(load, advertised_host="127.0.0.1") as first:
+            async with (
                 server.offering(other, advertised_host="127.0.0.1") as second,
                 server.offering(load, advertised_host="127.0.0.1") as third,
             ):

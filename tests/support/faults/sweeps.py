@@ -26,7 +26,7 @@ from spica_async.fleet import FleetView
 from spica_async.journal.log import NoLog
 from spica_async.plan.budget import enumerable_points
 from spica_async.plan.types import SweepPlan
-from spica_async.results import ResultsFolder
+from spica_async.report.folder_writer import FolderWriter
 from spica_async.sweep import Sweep
 
 _ROUNDS: Final = 3
@@ -101,7 +101,7 @@ class RunningSweep:
     sweep_id: str
     budget: int
     bus: RabbitBus
-    folder: ResultsFolder
+    folder: FolderWriter
     ledger: Ledger = field(default_factory=Ledger)
     states: list[BusState] = field(default_factory=list)
     stop: asyncio.Event = field(default_factory=asyncio.Event)
@@ -181,16 +181,16 @@ async def sweeping(
     found = plan_of(candidates, parallel=parallel, schedule=schedule)
     if impatient:
         _KnownEvaluations.impatient.add(sweep_id)
-    with (
-        ResultsFolder.create(folder, sweep_id) as results,
-        patch("spica_async.sweep.Evaluations", _KnownEvaluations),
-    ):
-        async with RabbitBus.open(
-            BrokerAddress.from_options(url),
-            name=f"spica-coordinator-{sweep_id}",
-            private_queues=f"spica.results.{sweep_id}",
-            on_state=lambda state, _: states.append(state),
-        ) as bus:
+    with patch("spica_async.sweep.Evaluations", _KnownEvaluations):
+        async with (
+            FolderWriter.create(folder, sweep_id) as results,
+            RabbitBus.open(
+                BrokerAddress.from_options(url),
+                name=f"spica-coordinator-{sweep_id}",
+                private_queues=f"spica.results.{sweep_id}",
+                on_state=lambda state, _: states.append(state),
+            ) as bus,
+        ):
             running = RunningSweep(sweep_id, candidates, bus, results, states=states)
             sweep = Sweep(
                 sweep_id=sweep_id,

@@ -36,9 +36,8 @@ from spica_async.journal.opening import new_sweep, take
 from spica_async.journal.owner import this_owner
 from spica_async.journal.past import MEMORY_BUS, PastRuns
 from spica_async.journal.sql import SqlJournal
-from spica_async.plan.digest import plan_digest
 from spica_async.plan.types import SweepPlan
-from spica_async.results import ResultsFolder
+from spica_async.report.folder_writer import FolderWriter
 from spica_async.sweep import Sweep
 from spica_async.telling import SweepTelling
 
@@ -152,10 +151,10 @@ async def _run(command: Command) -> None:
         log = await stack.enter_async_context(
             SweepLog.open(journal, command.sweep_id, lease, last=past.last, telling=telling)
         )
-        results = stack.enter_context(ResultsFolder.reopen(root, command.sweep_id))
+        results = await stack.enter_async_context(FolderWriter.reopen(root, command.sweep_id))
         if past.planned is None:
             planned = Planned(
-                at=0, digest=plan_digest(found), versions={}, planning_seconds=0, branches=[]
+                at=0, digest=found.digest, versions={}, planning_seconds=0, branches=[]
             )
             await log.record(planned, lambda: None)
         bus = await stack.enter_async_context(_bus(command))

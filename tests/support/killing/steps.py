@@ -13,7 +13,7 @@ from spica_async.bus.memory import MemoryBus
 from spica_async.bus.rabbitmq import RabbitBus
 from spica_async.evaluations import in_flight, incoming
 from spica_async.journal.sql import SqlJournal
-from spica_async.results import ResultsFolder
+from spica_async.report.folder_writer import FolderWriter
 from spica_async.sampling.random_sampler import RandomSampler
 
 
@@ -63,7 +63,7 @@ class Steps:
         for method in ("ask", "place", "tell", "restore"):
             self.around(RandomSampler, method)
         for method in ("append", "show_candidates", "write_result"):
-            self.before(ResultsFolder, method)
+            self.before(FolderWriter, method)
         acknowledge: Callable[[Any], Awaitable[None]] = incoming.acknowledge
 
         async def acknowledging(delivery: Any) -> None:

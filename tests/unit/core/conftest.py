@@ -18,13 +18,15 @@ from spica_async.config import load_config
 from spica_async.engine.facts import HardwareFacts, ModelFacts
 from spica_async.errors import InputError
 from spica_async.forecast import LoadPredictorResult
+from spica_async.plan.digest import plan_digest
 from spica_async.plan.types import SweepPlan
 from spica_async.sample import SampleContext, unroll_sample
 from spica_async.scoring import Candidate
 from spica_async.space.branch import BranchSpace, Selection
 from spica_async.space.capacity import CapacityKey
 from spica_async.space.knobs import Knob, active_knobs
-from spica_async.space.pool import ParallelConfig, ParallelPool, enumerate_pool
+from spica_async.space.pool import MenuPool, ParallelConfig
+from spica_async.space.product import ProductPool, enumerate_pool
 from spica_async.space.shapes import ParallelShape
 
 REQUIRED = {"model_name": "a/model", "hardware_sku": "some_gpu"}
@@ -134,7 +136,7 @@ def make_space() -> Callable[..., BranchSpace]:
         *,
         mode: DeploymentMode | None = None,
         sizes: tuple[int, ...] = (2,),
-        pool: ParallelPool | None = None,
+        pool: MenuPool | ProductPool | None = None,
         ignored: Mapping[Backend, Mapping[str, str]] | None = None,
     ) -> BranchSpace:
         space = config.search_space
@@ -242,6 +244,7 @@ def make_sweep_plan(
             capacity=capacity,
             predictors=LoadPredictorResult(),
             backend_versions=dict.fromkeys(config.search_space.backend, "1"),
+            digest=plan_digest(branches, {}),
         )
 
     return make

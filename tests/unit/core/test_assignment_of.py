@@ -18,9 +18,9 @@ from spica_async.space.pool import (
     ParallelConfig,
     ParallelPool,
     RoleDeployment,
-    enumerate_pool,
     menu_pool,
 )
+from spica_async.space.product import enumerate_pool
 from spica_async.space.shapes import ParallelShape, enumerate_shapes
 
 BACKENDS: tuple[Backend, ...] = ("vllm", "sglang")
@@ -156,7 +156,7 @@ def test_every_selection_of_the_space_has_an_assignment(
     # A twin may stand in its place: one with the same features, and before it in the pool.
     at, stands_at = space.pool.index(selection.config), space.pool.index(again.config)
     assert stands_at <= at
-    assert projection.actual == space.projector.features(at)
+    assert projection.actual == space.projector.features(again.config)
 
 
 def test_what_a_selection_leaves_out_gets_the_value_to_try_first(

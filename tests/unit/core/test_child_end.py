@@ -1,55 +1,33 @@
-"""A child process is reaped whole, however its end is waited for."""
+"""The end of child processes."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from asyncio.subprocess import PIPE, Process
+from asyncio.subprocess import PIPE
 
-import psutil
 import pytest
+from structlog.testing import capture_logs
 
+from spica_async import child_end
 from spica_async.child_end import end_child
 
-# Starts one of its own, and says so.
-SOURCE = """
-import subprocess, sys
-grandchild = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=-1)
-print(grandchild.pid, flush=True)
-sys.stdin.read()
-"""
 
-
-async def child(source: str = SOURCE) -> Process:
-    return await asyncio.create_subprocess_exec(
-        sys.executable, "-c", source, stdin=PIPE, stdout=PIPE, start_new_session=True
+async def test_a_child_that_even_a_kill_does_not_end_is_left_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(child_end, "_REAP_SECONDS", 0.05)
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", "import time; time.sleep(600)"),
+        stdin=PIPE,
+        stdout=PIPE,
+        start_new_session=True,
     )
-
-
-async def test_what_it_started_ends_with_it() -> None:
-    process = await child()
-    assert process.stdout is not None
-    grandchild = psutil.Process(int(await process.stdout.readline()))
+    with capture_logs() as said, monkeypatch.context() as patched:
+        # As the kernel treats a kill while a disk hangs.
+        patched.setattr("os.killpg", lambda *_: None)
+        await end_child(process)
+    assert [entry["event"] for entry in said] == ["child.does_not_end"]
+    monkeypatch.setattr(child_end, "_REAP_SECONDS", 10.0)
     await end_child(process)
     assert process.returncode == -9
-    _, alive = psutil.wait_procs([grandchild], timeout=10)
-    assert not alive
-
-
-@pytest.mark.parametrize("steps", range(1, 4))
-async def test_it_is_reaped_though_the_wait_be_cancelled(steps: int) -> None:
-    process = await child()
-    ending = asyncio.create_task(end_child(process))
-    for _ in range(steps):
-        await asyncio.sleep(0)
-    ending.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await ending
-    assert process.returncode == -9
-
-
-async def test_one_that_has_ended_by_itself_is_left_alone() -> None:
-    process = await child("")
-    assert await process.wait() == 0
-    await end_child(process)
-    assert process.returncode == 0

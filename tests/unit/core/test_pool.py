@@ -16,11 +16,10 @@ from spica_async.space.capacity import rejection
 from spica_async.space.pool import (
     ParallelConfig,
     ParallelPool,
-    PoolTooLargeError,
     RoleDeployment,
-    enumerate_pool,
     menu_pool,
 )
+from spica_async.space.product import PoolTooLargeError, enumerate_pool
 from spica_async.space.shapes import ParallelShape, enumerate_shapes
 
 MOE_SHAPES = enumerate_shapes(is_moe=True, gpu_budget=8)

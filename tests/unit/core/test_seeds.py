@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -304,16 +303,6 @@ def test_a_pool_beyond_all_bounds_has_a_warning_and_no_seeds(
     assert found.warnings == (
         "no warm start of disagg: its 71 parallel configurations are too many to estimate",
     )
-
-
-def test_what_is_derived_does_not_travel_with_a_plan() -> None:
-    found = searched({"gpu_budget": 8, "deployment_mode": ["disagg"]})
-    (branch,) = found.branches
-    assert "projector" in vars(branch)
-    (again,) = pickle.loads(pickle.dumps(found)).branches
-    assert "projector" not in vars(again)
-    assert again.parameters == branch.parameters
-    assert str(again.pool[3]) == str(branch.pool[3])
 
 
 def test_seeds_are_described(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
+from support.inline import Inline
 from support.lossy import Fault, LossyWorker
 from support.searching import FakeSampler, FakeWorker, Ledger, succeed
 from support.virtual_time import run_in_virtual_time
@@ -31,7 +32,8 @@ from spica_async.bus.topology import WORKER_HEARTBEAT_TOPIC, declare, requests_q
 from spica_async.errors import SpicaError
 from spica_async.journal.log import NoLog
 from spica_async.plan.types import SweepPlan
-from spica_async.results import ResultsFolder
+from spica_async.report import folder_writer
+from spica_async.report.folder_writer import FolderWriter
 from spica_async.sampling.types import Study
 from spica_async.search import Search
 from spica_async.sweep import Sweep
@@ -40,14 +42,16 @@ SAMPLES = 6
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Iterator[ResultsFolder]:
-    with ResultsFolder.create(tmp_path / "results", "sweep") as folder:
+async def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FolderWriter]:
+    # Some of these sweeps are run in virtual time, for which no thread waits.
+    monkeypatch.setattr(folder_writer, "DaemonThreads", Inline)
+    async with FolderWriter.create(tmp_path / "results", "sweep") as folder:
         yield folder
 
 
 @pytest.fixture
 def make_sweep(
-    folder: ResultsFolder,
+    folder: FolderWriter,
     make_config: Callable[..., SmartSearchConfig],
     make_sweep_plan: Callable[..., SweepPlan],
 ) -> Callable[..., Sweep]:
@@ -91,7 +95,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def assert_kept(folder: ResultsFolder, candidates: int, status: str) -> None:
+def assert_kept(folder: FolderWriter, candidates: int, status: str) -> None:
     """The ranking holds each candidate that was found, best first."""
     records = lines(folder.path / "candidates.jsonl")
     ranking = json.loads((folder.path / "ranking.json").read_text())
@@ -104,7 +108,7 @@ def assert_kept(folder: ResultsFolder, candidates: int, status: str) -> None:
 
 
 async def test_a_sweep_that_ends_by_itself_is_no_interrupted_one(
-    make_sweep: Callable[..., Sweep], folder: ResultsFolder
+    make_sweep: Callable[..., Sweep], folder: FolderWriter
 ) -> None:
     async with worked_bus() as bus:
         result = await make_sweep(Ledger()).run(bus, asyncio.Event())
@@ -113,7 +117,7 @@ async def test_a_sweep_that_ends_by_itself_is_no_interrupted_one(
 
 
 async def test_what_was_found_is_kept_when_the_search_raises(
-    make_sweep: Callable[..., Sweep], folder: ResultsFolder
+    make_sweep: Callable[..., Sweep], folder: FolderWriter
 ) -> None:
     ledger = Ledger()
 
@@ -130,7 +134,7 @@ async def test_what_was_found_is_kept_when_the_search_raises(
 
 
 async def test_what_was_found_is_kept_when_the_task_is_cancelled(
-    make_sweep: Callable[..., Sweep], folder: ResultsFolder
+    make_sweep: Callable[..., Sweep], folder: FolderWriter
 ) -> None:
     ledger = Ledger()
     async with worked_bus() as bus:
@@ -182,7 +186,7 @@ async def test_what_is_in_flight_suits_the_workers_that_tell_of_themselves(
 
 
 async def test_a_stop_gives_what_was_found(
-    make_sweep: Callable[..., Sweep], folder: ResultsFolder
+    make_sweep: Callable[..., Sweep], folder: FolderWriter
 ) -> None:
     stop = asyncio.Event()
     ledger = Ledger()
@@ -213,7 +217,7 @@ class Slowing:
 
 
 def test_what_runs_at_a_stop_may_end_within_the_grace(
-    make_sweep: Callable[..., Sweep], folder: ResultsFolder
+    make_sweep: Callable[..., Sweep], folder: FolderWriter
 ) -> None:
     async def main() -> SweepResult:
         slowing = Slowing()
@@ -230,7 +234,7 @@ def test_what_runs_at_a_stop_may_end_within_the_grace(
 
 
 def test_what_does_not_end_within_the_grace_is_given_up(
-    make_sweep: Callable[..., Sweep], folder: ResultsFolder
+    make_sweep: Callable[..., Sweep], folder: FolderWriter
 ) -> None:
     async def main() -> None:
         slowing = Slowing()
@@ -244,7 +248,7 @@ def test_what_does_not_end_within_the_grace_is_given_up(
 
 
 def test_a_stop_when_nothing_runs_needs_no_grace(
-    make_sweep: Callable[..., Sweep], folder: ResultsFolder
+    make_sweep: Callable[..., Sweep], folder: FolderWriter
 ) -> None:
     async def main() -> None:
         stop = asyncio.Event()
@@ -257,7 +261,7 @@ def test_a_stop_when_nothing_runs_needs_no_grace(
 
 
 def test_a_second_interrupt_does_not_wait_for_the_grace(
-    make_sweep: Callable[..., Sweep], folder: ResultsFolder
+    make_sweep: Callable[..., Sweep], folder: FolderWriter
 ) -> None:
     async def main() -> None:
         slowing = Slowing()
@@ -274,7 +278,7 @@ def test_a_second_interrupt_does_not_wait_for_the_grace(
 
 
 def test_a_sweep_that_ends_within_the_grace_has_ended_by_itself(
-    make_sweep: Callable[..., Sweep], folder: ResultsFolder
+    make_sweep: Callable[..., Sweep], folder: FolderWriter
 ) -> None:
     async def main() -> SweepResult:
         gate, stop, ledger = asyncio.Semaphore(SAMPLES - 1), asyncio.Event(), Ledger()
@@ -312,7 +316,7 @@ class BreakingBus(MemoryBus):
     ],
 )
 async def test_a_failing_bus_ends_the_sweep_with_one_error_and_what_was_found(
-    make_sweep: Callable[..., Sweep], folder: ResultsFolder, error: BusError
+    make_sweep: Callable[..., Sweep], folder: FolderWriter, error: BusError
 ) -> None:
     async with worked_bus(BreakingBus(4, error)) as bus:
         with pytest.raises(SpicaError) as caught:
@@ -333,7 +337,7 @@ async def test_a_queue_of_somebody_else_ends_the_sweep_with_one_error(
 
 
 def test_requests_that_were_sent_again_and_late_results_are_in_the_summary(
-    make_sweep: Callable[..., Sweep], folder: ResultsFolder
+    make_sweep: Callable[..., Sweep], folder: FolderWriter
 ) -> None:
     faults = [Fault.SWALLOWED, Fault.TWICE, Fault.SWALLOWED]
 
@@ -365,7 +369,7 @@ def test_the_display_hears_of_the_workers(make_sweep: Callable[..., Sweep]) -> N
 
 @pytest.mark.parametrize("grace_seconds", [0.0, 10.0])
 def test_what_runs_when_the_time_is_up_gets_the_grace(
-    make_sweep: Callable[..., Sweep], folder: ResultsFolder, grace_seconds: float
+    make_sweep: Callable[..., Sweep], folder: FolderWriter, grace_seconds: float
 ) -> None:
     async def run() -> SweepResult:
         gate = asyncio.Semaphore(3)
@@ -380,7 +384,7 @@ def test_what_runs_when_the_time_is_up_gets_the_grace(
 
 
 def test_a_sweep_ends_when_its_time_is_up(
-    make_sweep: Callable[..., Sweep], folder: ResultsFolder
+    make_sweep: Callable[..., Sweep], folder: FolderWriter
 ) -> None:
     async def run() -> SweepResult:
         # Half a second went to the plan; three candidates are through when the rest is up.
@@ -400,7 +404,7 @@ def test_a_sweep_ends_when_its_time_is_up(
 
 
 def test_time_that_was_up_before_anything_was_measured_is_no_verdict_on_the_space(
-    make_sweep: Callable[..., Sweep], folder: ResultsFolder
+    make_sweep: Callable[..., Sweep], folder: FolderWriter
 ) -> None:
     result = run_in_virtual_time(
         make_sweep(Ledger(), max_seconds=2.0).run(MemoryBus(), asyncio.Event())

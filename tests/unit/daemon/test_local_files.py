@@ -33,7 +33,7 @@ def told(files: LocalFiles, *, trace: str | None = None, model: str | None = Non
     if model is not None:
         document = document | {"search_space": document["search_space"] | {"model_name": model}}
     try:
-        config_from_document(document, files)
+        files.check(config_from_document(document))
     except InputError as error:
         return str(error)
     return ""

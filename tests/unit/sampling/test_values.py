@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import pickle
 import subprocess
 import sys
 from dataclasses import replace
@@ -16,6 +15,14 @@ from spica_async.sampling.assignments import accept, centre, check_study
 from spica_async.sampling.quasi_random import draw, draw_spread
 from spica_async.sampling.seeding import derive_seed
 from spica_async.sampling.types import Objective, Study, Suggestion, Trial
+from spica_async.sampling.wire import (
+    AskRequest,
+    Opening,
+    PrepareRequest,
+    decode_opening,
+    decode_request,
+    encode,
+)
 from spica_async.space.parameters import (
     Assignment,
     CategoricalParameter,
@@ -84,7 +91,35 @@ def test_a_draw_is_an_assignment_of_listed_values(study: Study, number: int) -> 
 def test_a_draw_depends_on_study_and_number_alone(study: Study, number: int) -> None:
     first = draw(study, number)
     draw(study, number + 1)
-    assert same(draw(pickle.loads(pickle.dumps(study)), number), first)
+    assert same(draw(decode_opening(encode(Opening(study, 0.0))).study, number), first)
+
+
+labels = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+values = st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False) | labels
+assignments = st.dictionaries(labels, values, max_size=5)
+metrics = st.none() | st.dictionaries(labels, st.floats(allow_nan=False, allow_infinity=False))
+metadata = st.dictionaries(labels, values | st.none() | st.booleans() | assignments, max_size=3)
+asks = st.builds(
+    AskRequest,
+    first=st.integers(0, 3000),
+    count=st.integers(1, 64),
+    history=st.lists(st.builds(Trial, st.integers(0), assignments, metrics, metadata)).map(tuple),
+    pending=st.lists(st.builds(Suggestion, st.integers(0), assignments, st.none() | labels)).map(
+        tuple
+    ),
+    has_news=st.booleans(),
+)
+
+
+@settings(deadline=None)
+@given(studies(), st.floats(0, 1e9), asks)
+def test_what_is_sent_to_the_optimizer_is_what_it_reads(
+    study: Study, started: float, ask: AskRequest
+) -> None:
+    # By its looks, since 1 is 1.0, and another answer could come of it.
+    assert repr(decode_opening(encode(Opening(study, started)))) == repr(Opening(study, started))
+    for request in (ask, PrepareRequest(ask)):
+        assert repr(decode_request(encode(request))) == repr(request)
 
 
 def test_draws_differ_with_seed_branch_and_number() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import pickle
 from pathlib import Path
 from typing import Any
 
@@ -186,13 +185,6 @@ def test_another_block_size(tmp_path: Path) -> None:
     assert check_trace(path, block_size=16).input_tokens == 32
     with pytest.raises(TraceError, match="one per 512 tokens"):
         check_trace(path)
-
-
-def test_an_error_survives_the_way_between_processes(tmp_path: Path) -> None:
-    error = pickle.loads(pickle.dumps(TraceError(tmp_path, 7, "bad")))
-
-    assert (error.path, error.line, error.problem) == (tmp_path, 7, "bad")
-    assert str(error) == f"{tmp_path}, line 7: bad"
 
 
 def test_the_copy_is_in_a_stable_order_and_named_by_its_digest(tmp_path: Path) -> None:
