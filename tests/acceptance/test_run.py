@@ -225,7 +225,7 @@ def test_a_synthesised_trace_can_be_searched(
     again = spica("check", str(only_folder(tmp_path) / "config.yaml"))
 
     assert again.code == 0, again.stderr
-    assert "warning" not in again.stdout
+    assert "no effect" not in again.stdout
     assert "distinct samples: 1" in again.stdout
 
 
