@@ -105,12 +105,17 @@ def work(
 
 
 def main() -> None:
-    """Run the command line; what a person can act on is one message, never a traceback."""
+    """The program `spica-worker`."""
     with leaving_threads_behind():
-        _run_app()
+        run_app()
 
 
-def _run_app() -> None:
+def run_app() -> None:
+    """Run the command line; what a person can act on is one message, never a traceback.
+
+    Raises:
+        SystemExit: with the exit code.
+    """
     try:
         app()
     except InputError as error:

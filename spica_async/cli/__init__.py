@@ -492,16 +492,21 @@ def health(*, bus: options.Bus = None) -> None:
 
 
 def main() -> None:
-    """Run the command line; what a person can act on is one message, never a traceback."""
+    """The program `spica-async`."""
     for stream in (sys.stdout, sys.stderr):
         # A terminal that has not all the characters should cost none of the result.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     with leaving_threads_behind():
-        _run_app()
+        run_app()
 
 
-def _run_app() -> None:
+def run_app() -> None:
+    """Run the command line; what a person can act on is one message, never a traceback.
+
+    Raises:
+        SystemExit: with the exit code.
+    """
     try:
         app()
     except InputError as error:

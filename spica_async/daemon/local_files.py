@@ -60,10 +60,7 @@ class LocalFiles:
                 f"{field}: {path}: files of the daemon's host cannot be named here; start it with"
                 " --trace-root DIR for those below a folder"
             )
-        try:
-            found = os.path.realpath(path)
-        except ValueError:  # A zero byte.
-            found = ""
+        found = os.path.realpath(path)
         if not any(Path(found).is_relative_to(root) for root in self.roots):
             raise InputError(f"{field}: {path} is not below --trace-root {', '.join(self.roots)}")
 

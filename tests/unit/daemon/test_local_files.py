@@ -47,7 +47,7 @@ def test_what_is_below_a_root_is_taken(root: Path, path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["../secret", "../none", "../traces-of-others/a.jsonl", "out", "out/x", "..", "a\0b"]
+    "path", ["../secret", "../none", "../traces-of-others/a.jsonl", "out", "out/x", ".."]
 )
 def test_what_is_not_is_refused_whether_it_is_there_or_not(root: Path, path: str) -> None:
     refusal = told(LocalFiles.below([root]), trace=f"{root}/{path}")
@@ -60,18 +60,21 @@ def test_a_link_to_itself_leads_nowhere(root: Path) -> None:
     assert told(LocalFiles.below([root]), trace=f"{root}/loop") == ""
 
 
-@pytest.mark.parametrize("model", ["~", "/etc", "./cwd-model", "cwd-model", "../x", "~root/m"])
-def test_a_models_folder_is_a_file_like_any_other(root: Path, model: str) -> None:
+def test_a_models_folder_is_a_file_like_any_other(root: Path) -> None:
     for files in (LocalFiles.below([root]), NO_FILE):
-        assert told(files, model=model).startswith("search_space.model_name: ")
-    assert told(ANY_FILE, model=model) == ""
+        assert told(files, model="/etc").startswith("search_space.model_name: /etc")
+    assert told(ANY_FILE, model="/etc") == ""
+
+
+@pytest.mark.parametrize("model", ["~", "./cwd-model", "cwd-model", "../x", "~root/m"])
+def test_any_other_name_is_the_id_of_a_model(root: Path, model: str) -> None:
+    assert told(LocalFiles.below([root]), model=model) == told(NO_FILE, model=model) == ""
 
 
 def test_a_models_folder_below_a_root_is_taken(root: Path) -> None:
     files = LocalFiles.below([root])
 
     assert told(files, model=str(root / "model")) == ""
-    assert told(files, model="traces/model") == ""
 
 
 def test_a_models_name_is_no_file(root: Path) -> None:

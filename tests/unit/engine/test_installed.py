@@ -15,22 +15,20 @@ from spica_async.plan.installed import InstalledEngine
 
 
 @pytest.fixture
-def engine(monkeypatch: pytest.MonkeyPatch) -> InstalledEngine:
-    """One whose capacity model fails over whatever it is asked."""
+def _failing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The capacity model fails over whatever it is asked."""
 
     def fail(*_: object) -> int:
         raise TypeError("unsupported operand type(s)\nfor //")
 
     monkeypatch.setattr(capacity, "kv_tokens_per_rank", fail)
     monkeypatch.setattr(installed, "engine_config", lambda sample, _: dict(sample))
-    return InstalledEngine(Answers())
 
 
-def test_over_a_folder_it_is_a_fact_about_the_shape(
-    engine: InstalledEngine, tmp_path: Path
-) -> None:
-    (tmp_path / "config.json").write_text("{}")
-    sample: Sample = {"model_name": str(tmp_path)}
+@pytest.mark.usefixtures("_failing")
+def test_over_a_folder_it_is_a_fact_about_the_shape(tmp_path: Path) -> None:
+    engine = InstalledEngine(Answers(), tmp_path)
+    sample: Sample = {"model_name": "my/model"}
     with pytest.raises(ShapeRejectedError) as refusal:
         engine.kv_tokens_per_rank(sample, "agg")
     assert refusal.value.reason == (
@@ -38,6 +36,8 @@ def test_over_a_folder_it_is_a_fact_about_the_shape(
     )
 
 
-def test_over_a_model_of_its_own_it_is_a_fault(engine: InstalledEngine) -> None:
+@pytest.mark.usefixtures("_failing")
+def test_over_a_model_of_its_own_it_is_a_fault() -> None:
+    engine = InstalledEngine(Answers())
     with pytest.raises(TypeError):
         engine.kv_tokens_per_rank({"model_name": "Qwen/Qwen3-32B"}, "agg")

@@ -154,7 +154,7 @@ async def test_a_full_disk_ends_the_sweep_at_its_next_candidate(tmp_path: Path) 
     full = tmp_path / "sweep"
     full.mkdir()
     (full / ".candidates.jsonl.part").symlink_to("/dev/full")
-    message = f"the results cannot be written to {full}: No space left on device"
+    message = f"the results cannot be written to {full}: no space left on device"
     async with FolderWriter.create(tmp_path, "sweep") as folder:
         folder.append(record(0))
         for _ in range(2):
@@ -170,7 +170,7 @@ async def test_a_failure_that_nobody_has_heard_of_shows_at_the_end(tmp_path: Pat
     full = tmp_path / "sweep"
     full.mkdir()
     (full / ".candidates.jsonl.part").symlink_to("/dev/full")
-    with pytest.raises(SpicaError, match="No space left on device"):
+    with pytest.raises(SpicaError, match="no space left on device"):
         async with FolderWriter.create(tmp_path, "sweep") as folder:
             folder.append(record(0))
 
@@ -183,7 +183,7 @@ async def test_an_error_of_the_sweep_itself_passes_through(tmp_path: Path) -> No
 
 async def test_a_folder_that_cannot_be_made_is_the_input_s_fault(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(InputError, match=r"^--output .*/file: Not a directory$"):
+    with pytest.raises(InputError, match=r"^--output .*/file: not a directory$"):
         async with FolderWriter.create(tmp_path / "file", "sweep"):
             pass
 

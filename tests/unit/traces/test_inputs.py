@@ -21,7 +21,7 @@ ROW = {"timestamp": 0, "input_length": 600, "output_length": 5, "hash_ids": [1, 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "cache"
-    monkeypatch.setattr(inputs, "user_cache_path", lambda _: folder)
+    monkeypatch.setattr(inputs, "user_cache_folder", lambda: folder)
     return folder
 
 

@@ -35,7 +35,7 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
         monkeypatch.setattr(cli, "run_program", work)
         monkeypatch.setattr("sys.argv", ["spica-worker", *arguments])
         with pytest.raises(SystemExit) as ended:
-            cli.main()
+            cli.run_app()
         assert isinstance(ended.value.code, int)
         return ended.value.code, seen[0] if seen else None
 

@@ -32,7 +32,7 @@ from schemas.lifecycle import (
     SweepStarted,
 )
 from schemas.results import SweepStatus, Tally
-from spica_async.cli import main
+from spica_async.cli import run_app
 from spica_async.daemon.http.settings import HttpSettings
 from spica_async.errors import SpicaError
 
@@ -53,7 +53,7 @@ def spica(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Spica:
             redirect_stderr(io.StringIO()) as stderr,
             pytest.raises(SystemExit) as ended,
         ):
-            main()
+            run_app()
         assert isinstance(ended.value.code, int)
         return Finished(ended.value.code, stdout.getvalue(), stderr.getvalue())
 
