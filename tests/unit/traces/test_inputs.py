@@ -79,11 +79,11 @@ def test_a_full_disk_is_told(tmp_path: Path, cache: Path, monkeypatch: pytest.Mo
     path.write_bytes(gzip.compress(json.dumps(ROW).encode()))
 
     def full(*_: Any) -> Path:
-        raise OSError(28, "No space left on device")
+        raise OSError(28, "no space left on device")
 
     monkeypatch.setattr(Path, "replace", full)
     with pytest.raises(
-        SpicaError, match=r"no copy of the trace can be .*: No space left on device"
+        SpicaError, match=r"no copy of the trace can be .*: no space left on device"
     ):
         inputs_of(config(path), print)
     assert not list((cache / "traces").iterdir())
