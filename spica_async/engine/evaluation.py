@@ -117,6 +117,8 @@ class SetUp:
         Raises:
             BaseException: whatever an evaluation meets as well, and tells better.
         """
+        if _misnamed_model(request) is not None:
+            return
         sample = request.sample
         kind = tuple(sample.get(name) for name in _SHARED)
         if kind in self._done:
@@ -141,15 +143,9 @@ def evaluate(request: EvaluationRequest, *, prepared: bool = True) -> Measuremen
             takes twice as long and measures the same.
     """
     started = time.perf_counter()
-    if request.model is None:
-        model = str(request.sample.get("model_name"))
-        if model not in packaged_models():
-            detail = (
-                f"{model} is no model that ships with the engine, and the request does not bring"
-                " its files: whoever has sent it may be of an older version"
-            )
-            return Measurement(outcome="failed", cause="model_unavailable", detail=detail)
-        leave_namesake(model)
+    problem = _misnamed_model(request)
+    if problem is not None:
+        return Measurement(outcome="failed", cause="model_unavailable", detail=problem)
     try:
         arguments = replay_arguments(request.sample, request.sla, prepared=prepared)
     except ShapeRejectedError as error:
@@ -187,6 +183,20 @@ def evaluate(request: EvaluationRequest, *, prepared: bool = True) -> Measuremen
         build_seconds=build_seconds,
         replay_seconds=replay_seconds,
     )
+
+
+def _misnamed_model(request: EvaluationRequest) -> str | None:
+    """Why the engine cannot know which model is meant; None once it can mean no other."""
+    if request.model is not None:
+        return None
+    model = str(request.sample.get("model_name"))
+    if model not in packaged_models():
+        return (
+            f"{model} is no model that ships with the engine, and the request does not bring"
+            " its files: whoever has sent it may be of an older version"
+        )
+    leave_namesake(model)
+    return None
 
 
 def replay_arguments(sample: Sample, sla: SLATarget | None, *, prepared: bool = True) -> Arguments:
