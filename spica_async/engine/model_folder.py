@@ -61,10 +61,29 @@ def check_model_folder(folder: Path) -> None:
         ValueError: it cannot be modelled, or would be taken for another model; the message names
             the file and the key.
     """
-    config = _read(folder / CONFIG)
-    sidecar = _read(folder / _SIDECAR) if (folder / _SIDECAR).exists() else {}
+    config, sidecar = _read_both(folder)
     _check_shape(config)
     _check_quantization(folder, config, sidecar)
+
+
+def check_left_behind(folder: Path) -> None:
+    """Look through what stays behind when the files that the engine reads go elsewhere.
+
+    Raises:
+        ValueError: as `check_model_folder`, where one of these says how the weights are quantised.
+    """
+    config, sidecar = _read_both(folder)
+    if not _declared(config, sidecar):
+        _refuse_unread_quantization(folder, config)
+
+
+def _read_both(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    sidecar = folder / _SIDECAR
+    return _read(folder / CONFIG), _read(sidecar) if sidecar.exists() else {}
+
+
+def _declared(config: Mapping[str, Any], sidecar: Mapping[str, Any]) -> Any:
+    return config.get("quantization_config") or sidecar.get("quantization")
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -132,7 +151,7 @@ def _check_quantization(
     if sidecar and not isinstance(sidecar.get("quantization"), dict):
         raise ValueError(f"{_SIDECAR}: quantization: a mapping")
     where = f"{CONFIG}: quantization_config" if config.get("quantization_config") else _SIDECAR
-    declared = config.get("quantization_config") or sidecar.get("quantization")
+    declared = _declared(config, sidecar)
     if not declared:
         _refuse_unread_quantization(folder, config)
         return
