@@ -23,10 +23,11 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-import platformdirs
 from pydantic import TypeAdapter, ValidationError
 
 from schemas.messages import ModelFiles, Sample
+from spica_async.errors import file_problem
+from spica_async.places import user_cache_folder
 
 FILES: Final = (
     "config.json",
@@ -115,7 +116,7 @@ def own_model(name: str) -> ModelFiles | None:
         return _read(folder) if (folder / FILES[0]).is_file() else None
     except OSError as error:
         where = error.filename or name
-        raise ModelFilesError(f"{where}: {(error.strerror or str(error)).lower()}") from None
+        raise ModelFilesError(f"{where}: {file_problem(error)}") from None
 
 
 def _read(folder: Path) -> ModelFiles:
@@ -186,7 +187,7 @@ def unpack(files: ModelFiles) -> dict[str, str]:
 
 def models_folder() -> Path:
     """Where models are kept; may be removed whenever nothing is being planned or replayed."""
-    return platformdirs.user_cache_path("spica-async").absolute() / "models"
+    return user_cache_folder().absolute() / "models"
 
 
 def folder_of(files: ModelFiles) -> Path:
@@ -210,8 +211,7 @@ def folder_of(files: ModelFiles) -> Path:
         return _written(_own_folder(), files.sha256, texts)
     except OSError as error:
         raise ModelFilesError(
-            f"its files can be written nowhere: {error.filename}:"
-            f" {(error.strerror or str(error)).lower()}"
+            f"its files can be written nowhere: {error.filename}: {file_problem(error)}"
         ) from None
 
 
