@@ -29,9 +29,12 @@ from schemas.messages import ModelFiles, Sample
 from spica_async.errors import file_problem
 from spica_async.places import user_cache_folder
 
+CONFIG: Final = "config.json"
+QUANTIZATION: Final = "hf_quant_config.json"
+
 FILES: Final = (
-    "config.json",
-    "hf_quant_config.json",
+    CONFIG,
+    QUANTIZATION,
     "preprocessor_config.json",
     "video_preprocessor_config.json",
 )
@@ -69,7 +72,7 @@ def packaged_models() -> frozenset[str]:
     Those are the models whose configuration lies in its folder and whom its list names.
     """
     source = (core_folder() / "sdk" / "common.py").read_text(encoding="utf-8")
-    suffix = f"_{FILES[0]}"
+    suffix = f"_{CONFIG}"
     there = (path.name for path in (core_folder() / "model_configs").glob(f"*--*{suffix}"))
     ids = (name.removesuffix(suffix).replace("--", "/") for name in there)
     return frozenset(name for name in ids if f'"{name}"' in source)
@@ -113,7 +116,7 @@ def own_model(name: str) -> ModelFiles | None:
     if not folder.is_absolute():
         return None
     try:
-        return _read(folder) if (folder / FILES[0]).is_file() else None
+        return _read(folder) if (folder / CONFIG).is_file() else None
     except OSError as error:
         where = error.filename or name
         raise ModelFilesError(f"{where}: {file_problem(error)}") from None
@@ -180,7 +183,7 @@ def unpack(files: ModelFiles) -> dict[str, str]:
         texts = _TEXTS.validate_json(plain)
     except ValidationError:
         texts = {}
-    if FILES[0] not in texts or not texts.keys() <= set(FILES):
+    if CONFIG not in texts or not texts.keys() <= set(FILES):
         raise ModelFilesError("its files are not those of a model")
     return texts
 

@@ -13,15 +13,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from spica_async.engine import runtime
+from spica_async.engine.model_files import CONFIG, MAX_BYTES, QUANTIZATION
 from spica_async.engine.refusals import one_line
 from spica_async.errors import file_problem
 
-CONFIG: Final = "config.json"
-
-_SIDECAR: Final = "hf_quant_config.json"
-
-# Published ones have up to a megabyte, where they name each layer's quantisation.
-_MOST_BYTES: Final = 16 * 1024 * 1024
 _MOST: Final = {"num_hidden_layers": 10_000}
 _LARGEST: Final = 2**31 - 1
 _NEEDED: Final = ("hidden_size", "num_attention_heads", "vocab_size", "max_position_embeddings")
@@ -78,7 +73,7 @@ def check_left_behind(folder: Path) -> None:
 
 
 def _read_both(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    sidecar = folder / _SIDECAR
+    sidecar = folder / QUANTIZATION
     return _read(folder / CONFIG), _read(sidecar) if sidecar.exists() else {}
 
 
@@ -89,11 +84,11 @@ def _declared(config: Mapping[str, Any], sidecar: Mapping[str, Any]) -> Any:
 def _read(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as file:
-            body = file.read(_MOST_BYTES + 1)
+            body = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise ValueError(f"{path.name}: {file_problem(error)}") from None
-    if len(body) > _MOST_BYTES:
-        raise ValueError(f"{path.name}: longer than {_MOST_BYTES:,} bytes")
+    if len(body) > MAX_BYTES:
+        raise ValueError(f"{path.name}: longer than {MAX_BYTES:,} bytes")
     try:
         document = json.loads(body.decode())
     except (ValueError, RecursionError) as error:
@@ -149,8 +144,8 @@ def _check_quantization(
 ) -> None:
     """Refuse a quantisation that the engine does not know, or would take for none."""
     if sidecar and not isinstance(sidecar.get("quantization"), dict):
-        raise ValueError(f"{_SIDECAR}: quantization: a mapping")
-    where = f"{CONFIG}: quantization_config" if config.get("quantization_config") else _SIDECAR
+        raise ValueError(f"{QUANTIZATION}: quantization: a mapping")
+    where = f"{CONFIG}: quantization_config" if config.get("quantization_config") else QUANTIZATION
     declared = _declared(config, sidecar)
     if not declared:
         _refuse_unread_quantization(folder, config)
@@ -194,5 +189,5 @@ def _refuse_unread_quantization(folder: Path, config: Mapping[str, Any]) -> None
     for name in _OTHER_FILES:
         if (folder / name).exists():
             raise ValueError(
-                f"{name}: the engine reads a quantisation from {CONFIG} or {_SIDECAR} alone"
+                f"{name}: the engine reads a quantisation from {CONFIG} or {QUANTIZATION} alone"
             )
