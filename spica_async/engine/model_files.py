@@ -15,7 +15,6 @@ import json
 import os
 import shutil
 import tempfile
-import time
 import zlib
 from collections.abc import Mapping
 from contextlib import suppress
@@ -26,6 +25,7 @@ from typing import Final
 from pydantic import TypeAdapter, ValidationError
 
 from schemas.messages import ModelFiles, Sample
+from spica_async.engine.kept_folders import DRAFT_PREFIX, discard_unused, note_use
 from spica_async.errors import file_problem
 from spica_async.places import user_cache_folder
 
@@ -47,10 +47,6 @@ MAX_PACKED_BYTES: Final = 512 * 2**10
 
 _TEXTS: Final = TypeAdapter(dict[str, str])
 _CORE: Final = "aisimulate_core"
-_DRAFT_PREFIX: Final = "draft-"
-_UNUSED_AFTER_SECONDS: Final = 30 * 24 * 3600
-# Far longer than writing takes, so whoever wrote it is gone.
-_ABANDONED_AFTER_SECONDS: Final = 3600
 
 
 class ModelFilesError(Exception):
@@ -223,11 +219,9 @@ def _written(root: Path, sha256: str, texts: Mapping[str, str]) -> Path:
     folder = root / sha256
     if not _holds(folder, texts):
         root.mkdir(parents=True, exist_ok=True)
-        _discard_unused(root)
+        discard_unused(root)
         _write(folder, texts)
-    elif time.time() - folder.stat().st_mtime > _UNUSED_AFTER_SECONDS / 10:
-        with suppress(OSError):  # Of a cache that is read-only nobody discards anything either.
-            os.utime(folder)
+    note_use(folder)
     return folder
 
 
@@ -249,7 +243,7 @@ def _holds(folder: Path, texts: Mapping[str, str]) -> bool:
 
 def _write(folder: Path, texts: Mapping[str, str]) -> None:
     """Write elsewhere, then rename: a folder under its final name is whole."""
-    draft = Path(tempfile.mkdtemp(prefix=_DRAFT_PREFIX, dir=folder.parent))
+    draft = Path(tempfile.mkdtemp(prefix=DRAFT_PREFIX, dir=folder.parent))
     try:
         new = draft / "new"
         new.mkdir()
@@ -265,16 +259,6 @@ def _write(folder: Path, texts: Mapping[str, str]) -> None:
                 raise
     finally:
         shutil.rmtree(draft, ignore_errors=True)
-
-
-def _discard_unused(root: Path) -> None:
-    now = time.time()
-    for entry in root.iterdir():
-        is_draft = entry.name.startswith(_DRAFT_PREFIX)
-        limit = _ABANDONED_AFTER_SECONDS if is_draft else _UNUSED_AFTER_SECONDS
-        with suppress(FileNotFoundError):  # Another process does the same.
-            if now - entry.stat().st_mtime > limit:
-                shutil.rmtree(entry, ignore_errors=True)
 
 
 @cache
