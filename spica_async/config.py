@@ -10,15 +10,13 @@ from typing import Any, Final, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from schemas.base import FieldError
+from schemas.base import FieldError, shown
 from schemas.config import SmartSearchConfig
 from schemas.search_space import COMPOSITE_MODELS
 from spica_async.documents import MOST_BYTES, decode, parse_json, parse_yaml, shown_key
 from spica_async.engine.model_files import packaged_models
 from spica_async.engine.model_folder import is_model_folder
 from spica_async.errors import InputError, file_problem
-
-_LONGEST_VALUE: Final = 100
 
 _MOST_PROBLEMS: Final = 20
 """No person reads more at once, and the names of all keys may stand in each."""
@@ -96,8 +94,8 @@ def _resolved(field: str, path: Path) -> Path:
         resolved = path.resolve()
         str(resolved).encode()
     except (OSError, RuntimeError, ValueError) as error:
-        shown = str(path).encode(errors="replace").decode()
-        raise InputError(f"{field}: {shown}: {file_problem(error)}") from None
+        name = str(path).encode(errors="replace").decode()
+        raise InputError(f"{field}: {name}: {file_problem(error)}") from None
     return resolved
 
 
@@ -115,15 +113,10 @@ def _describe_one(details: ErrorDetails, model: type[BaseModel]) -> str:
     elif details["type"] == "missing":
         problem = "required"
     else:
-        problem = f"{problem[0].lower()}{problem[1:]}, not {_shown(details['input'])}"
+        problem = f"{problem[0].lower()}{problem[1:]}, not {shown(details['input'])}"
     # A key may be as long and odd as any text.
     where = _dotted(step if isinstance(step, int) else shown_key(step) for step in location)
     return f"{where}: {problem}" if location else problem
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}..."
 
 
 def _unknown_key(key: str, known: list[str]) -> str:

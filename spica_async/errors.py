@@ -7,12 +7,8 @@ import tempfile
 import traceback
 from typing import Final
 
-import structlog
-
 # Their errors have one message, and need no traceback.
 _OURS: Final = frozenset({"spica_async", "workers"})
-
-log = structlog.get_logger(__name__)
 
 
 class SpicaError(Exception):
@@ -83,6 +79,12 @@ def causes(error: BaseException) -> list[BaseException]:
 def first_cause(error: BaseException) -> BaseException:
     """The first error of a group of groups, which a person can act on; the others are logged."""
     first, *others = causes(error)
+    if not others:
+        return first
+    # Imported late: children import this module, and have nothing to log.
+    import structlog  # noqa: PLC0415  # see above
+
+    log = structlog.get_logger(__name__)
     known = {(type(first), str(first))}
     for other in others:
         if (type(other), str(other)) not in known:

@@ -17,7 +17,7 @@ import structlog
 
 from schemas.messages import TraceLoad
 from spica_async.bus.limits import DEFAULT_FETCH_SECONDS
-from spica_async.errors import InputError
+from spica_async.errors import InputError, file_problem
 from spica_async.places import user_cache_folder
 from spica_async.processes.threads import with_files
 from spica_async.traces.sources import DEFAULT_SCHEMES
@@ -110,8 +110,8 @@ class TraceCache:
             remove_abandoned(place)
         except OSError as error:
             if folder is not None:
-                raise InputError(f"--trace-cache: {folder}: {_reason(error)}") from error
-            log.warning("trace_cache.not_kept", folder=str(place), error=_reason(error))
+                raise InputError(f"--trace-cache: {folder}: {file_problem(error)}") from error
+            log.warning("trace_cache.not_kept", folder=str(place), error=file_problem(error))
             temporary = TemporaryDirectory(prefix="spica-traces-")
             place = Path(temporary.name)
         cache = cls(
@@ -156,7 +156,7 @@ class TraceCache:
             problems.append(f"not fetched within {self._fetch_seconds:g} s")
         except OSError as error:
             # Of the cache's own files; those of a source are handled where it is read.
-            problems.append(f"{self.folder}: {_reason(error)}")
+            problems.append(f"{self.folder}: {file_problem(error)}")
         if entry.path is not None:
             return entry.path
         failure = TraceUnavailableError(
@@ -203,7 +203,7 @@ class TraceCache:
                 return True
             problems.append(f"{load.path}: is not this trace")
         except (OSError, ValueError) as error:  # The latter of a path that holds a null byte.
-            problems.append(f"{load.path}: {_reason(error)}")
+            problems.append(f"{load.path}: {file_problem(error)}")
         return False
 
     async def _fetch(self, load: TraceLoad, problems: list[str]) -> int | None:
@@ -288,8 +288,3 @@ def _raise_again(failure: tuple[TraceLoad, TraceUnavailableError] | None, load: 
 
 def _short(load: TraceLoad) -> str:
     return load.sha256[:_SHOWN_DIGITS]
-
-
-def _reason(error: OSError | ValueError) -> str:
-    text = error.strerror if isinstance(error, OSError) else None
-    return (text or str(error)).lower()

@@ -112,7 +112,8 @@ def model_facts(model: str) -> ModelFacts:
 
 
 def _check_folder(model: str) -> None:
-    if not is_model_folder(Path(model)):
+    # A relative path would mean another folder in each process, and get by who may name which.
+    if not (Path(model).is_absolute() and is_model_folder(Path(model))):
         raise UnknownModelError(
             f"model {model!r} is unknown: its configuration does not ship with the engine, and "
             "no hub is asked; give a known id or a folder with a config.json"

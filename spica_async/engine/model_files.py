@@ -15,7 +15,6 @@ import json
 import os
 import shutil
 import tempfile
-import time
 import zlib
 from collections.abc import Mapping
 from contextlib import suppress
@@ -23,14 +22,19 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-import platformdirs
 from pydantic import TypeAdapter, ValidationError
 
 from schemas.messages import ModelFiles, Sample
+from spica_async.engine.kept_folders import DRAFT_PREFIX, discard_unused, note_use
+from spica_async.errors import file_problem
+from spica_async.places import user_cache_folder
+
+CONFIG: Final = "config.json"
+QUANTIZATION: Final = "hf_quant_config.json"
 
 FILES: Final = (
-    "config.json",
-    "hf_quant_config.json",
+    CONFIG,
+    QUANTIZATION,
     "preprocessor_config.json",
     "video_preprocessor_config.json",
 )
@@ -43,10 +47,6 @@ MAX_PACKED_BYTES: Final = 512 * 2**10
 
 _TEXTS: Final = TypeAdapter(dict[str, str])
 _CORE: Final = "aisimulate_core"
-_DRAFT_PREFIX: Final = "draft-"
-_UNUSED_AFTER_SECONDS: Final = 30 * 24 * 3600
-# Far longer than writing takes, so whoever wrote it is gone.
-_ABANDONED_AFTER_SECONDS: Final = 3600
 
 
 class ModelFilesError(Exception):
@@ -68,7 +68,7 @@ def packaged_models() -> frozenset[str]:
     Those are the models whose configuration lies in its folder and whom its list names.
     """
     source = (core_folder() / "sdk" / "common.py").read_text(encoding="utf-8")
-    suffix = f"_{FILES[0]}"
+    suffix = f"_{CONFIG}"
     there = (path.name for path in (core_folder() / "model_configs").glob(f"*--*{suffix}"))
     ids = (name.removesuffix(suffix).replace("--", "/") for name in there)
     return frozenset(name for name in ids if f'"{name}"' in source)
@@ -112,10 +112,10 @@ def own_model(name: str) -> ModelFiles | None:
     if not folder.is_absolute():
         return None
     try:
-        return _read(folder) if (folder / FILES[0]).is_file() else None
+        return _read(folder) if (folder / CONFIG).is_file() else None
     except OSError as error:
         where = error.filename or name
-        raise ModelFilesError(f"{where}: {(error.strerror or str(error)).lower()}") from None
+        raise ModelFilesError(f"{where}: {file_problem(error)}") from None
 
 
 def _read(folder: Path) -> ModelFiles:
@@ -179,14 +179,14 @@ def unpack(files: ModelFiles) -> dict[str, str]:
         texts = _TEXTS.validate_json(plain)
     except ValidationError:
         texts = {}
-    if FILES[0] not in texts or not texts.keys() <= set(FILES):
+    if CONFIG not in texts or not texts.keys() <= set(FILES):
         raise ModelFilesError("its files are not those of a model")
     return texts
 
 
 def models_folder() -> Path:
     """Where models are kept; may be removed whenever nothing is being planned or replayed."""
-    return platformdirs.user_cache_path("spica-async").absolute() / "models"
+    return user_cache_folder().absolute() / "models"
 
 
 def folder_of(files: ModelFiles) -> Path:
@@ -210,8 +210,7 @@ def folder_of(files: ModelFiles) -> Path:
         return _written(_own_folder(), files.sha256, texts)
     except OSError as error:
         raise ModelFilesError(
-            f"its files can be written nowhere: {error.filename}:"
-            f" {(error.strerror or str(error)).lower()}"
+            f"its files can be written nowhere: {error.filename}: {file_problem(error)}"
         ) from None
 
 
@@ -220,11 +219,9 @@ def _written(root: Path, sha256: str, texts: Mapping[str, str]) -> Path:
     folder = root / sha256
     if not _holds(folder, texts):
         root.mkdir(parents=True, exist_ok=True)
-        _discard_unused(root)
+        discard_unused(root)
         _write(folder, texts)
-    elif time.time() - folder.stat().st_mtime > _UNUSED_AFTER_SECONDS / 10:
-        with suppress(OSError):  # Of a cache that is read-only nobody discards anything either.
-            os.utime(folder)
+    note_use(folder)
     return folder
 
 
@@ -246,7 +243,7 @@ def _holds(folder: Path, texts: Mapping[str, str]) -> bool:
 
 def _write(folder: Path, texts: Mapping[str, str]) -> None:
     """Write elsewhere, then rename: a folder under its final name is whole."""
-    draft = Path(tempfile.mkdtemp(prefix=_DRAFT_PREFIX, dir=folder.parent))
+    draft = Path(tempfile.mkdtemp(prefix=DRAFT_PREFIX, dir=folder.parent))
     try:
         new = draft / "new"
         new.mkdir()
@@ -262,16 +259,6 @@ def _write(folder: Path, texts: Mapping[str, str]) -> None:
                 raise
     finally:
         shutil.rmtree(draft, ignore_errors=True)
-
-
-def _discard_unused(root: Path) -> None:
-    now = time.time()
-    for entry in root.iterdir():
-        is_draft = entry.name.startswith(_DRAFT_PREFIX)
-        limit = _ABANDONED_AFTER_SECONDS if is_draft else _UNUSED_AFTER_SECONDS
-        with suppress(FileNotFoundError):  # Another process does the same.
-            if now - entry.stat().st_mtime > limit:
-                shutil.rmtree(entry, ignore_errors=True)
 
 
 @cache

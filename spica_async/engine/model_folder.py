@@ -13,15 +13,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from spica_async.engine import runtime
+from spica_async.engine.model_files import CONFIG, MAX_BYTES, QUANTIZATION
 from spica_async.engine.refusals import one_line
 from spica_async.errors import file_problem
 
-CONFIG: Final = "config.json"
-
-_SIDECAR: Final = "hf_quant_config.json"
-
-# Published ones have up to a megabyte, where they name each layer's quantisation.
-_MOST_BYTES: Final = 16 * 1024 * 1024
 _MOST: Final = {"num_hidden_layers": 10_000}
 _LARGEST: Final = 2**31 - 1
 _NEEDED: Final = ("hidden_size", "num_attention_heads", "vocab_size", "max_position_embeddings")
@@ -61,20 +56,39 @@ def check_model_folder(folder: Path) -> None:
         ValueError: it cannot be modelled, or would be taken for another model; the message names
             the file and the key.
     """
-    config = _read(folder / CONFIG)
-    sidecar = _read(folder / _SIDECAR) if (folder / _SIDECAR).exists() else {}
+    config, sidecar = _read_both(folder)
     _check_shape(config)
     _check_quantization(folder, config, sidecar)
+
+
+def check_left_behind(folder: Path) -> None:
+    """Look through what stays behind when the files that the engine reads go elsewhere.
+
+    Raises:
+        ValueError: as `check_model_folder`, where one of these says how the weights are quantised.
+    """
+    config, sidecar = _read_both(folder)
+    if not _declared(config, sidecar):
+        _refuse_unread_quantization(folder, config)
+
+
+def _read_both(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    sidecar = folder / QUANTIZATION
+    return _read(folder / CONFIG), _read(sidecar) if sidecar.exists() else {}
+
+
+def _declared(config: Mapping[str, Any], sidecar: Mapping[str, Any]) -> Any:
+    return config.get("quantization_config") or sidecar.get("quantization")
 
 
 def _read(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as file:
-            body = file.read(_MOST_BYTES + 1)
+            body = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise ValueError(f"{path.name}: {file_problem(error)}") from None
-    if len(body) > _MOST_BYTES:
-        raise ValueError(f"{path.name}: longer than {_MOST_BYTES:,} bytes")
+    if len(body) > MAX_BYTES:
+        raise ValueError(f"{path.name}: longer than {MAX_BYTES:,} bytes")
     try:
         document = json.loads(body.decode())
     except (ValueError, RecursionError) as error:
@@ -130,9 +144,9 @@ def _check_quantization(
 ) -> None:
     """Refuse a quantisation that the engine does not know, or would take for none."""
     if sidecar and not isinstance(sidecar.get("quantization"), dict):
-        raise ValueError(f"{_SIDECAR}: quantization: a mapping")
-    where = f"{CONFIG}: quantization_config" if config.get("quantization_config") else _SIDECAR
-    declared = config.get("quantization_config") or sidecar.get("quantization")
+        raise ValueError(f"{QUANTIZATION}: quantization: a mapping")
+    where = f"{CONFIG}: quantization_config" if config.get("quantization_config") else QUANTIZATION
+    declared = _declared(config, sidecar)
     if not declared:
         _refuse_unread_quantization(folder, config)
         return
@@ -175,5 +189,5 @@ def _refuse_unread_quantization(folder: Path, config: Mapping[str, Any]) -> None
     for name in _OTHER_FILES:
         if (folder / name).exists():
             raise ValueError(
-                f"{name}: the engine reads a quantisation from {CONFIG} or {_SIDECAR} alone"
+                f"{name}: the engine reads a quantisation from {CONFIG} or {QUANTIZATION} alone"
             )

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from spica_async.engine.model_files import core_folder
-from spica_async.errors import InputError
+from spica_async.errors import InputError, file_problem
 
 SYSTEMS_VARIABLE: Final = "AICONFIGURATOR_SYSTEMS_PATH"
 # Variables that name a folder, and the engine's own in its place.
@@ -80,9 +80,7 @@ def own_files() -> OwnFiles | None:
                     _add(digest, shown, hashlib.file_digest(file, "sha256").hexdigest())
     except OSError as error:
         names = ", ".join(sorted(settings.keys() & _FOLDERS.keys()))
-        raise InputError(
-            f"{names}: {error.filename}: {(error.strerror or str(error)).lower()}"
-        ) from None
+        raise InputError(f"{names}: {error.filename}: {file_problem(error)}") from None
     return OwnFiles(digest.hexdigest()[:12], stamp)
 
 

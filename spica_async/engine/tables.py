@@ -7,29 +7,21 @@ them replays from the engine's own folder: slower, with the same report.
 from __future__ import annotations
 
 import fcntl
-import os
 import shutil
 import tempfile
-import time
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
 
 from spica_async.engine import facts
 from spica_async.engine.config import Tables
+from spica_async.engine.kept_folders import DRAFT_PREFIX, discard_unused, note_use
 from spica_async.engine.own_files import SYSTEMS_VARIABLE, own_settings
 from spica_async.engine.table_layout import LAYOUT, Origin, write_tables
 from spica_async.engine.versions import engine_fingerprint
 from spica_async.errors import file_problem, keep_traceback
 from spica_async.places import user_cache_folder
-
-_DRAFT_PREFIX: Final = "draft-"
-_UNUSED_AFTER_SECONDS: Final = 30 * 24 * 3600
-# Far longer than writing takes, so whoever wrote it is gone.
-_ABANDONED_AFTER_SECONDS: Final = 3600
-
 
 _known: dict[tuple[str, str], Tables | None] = {}
 
@@ -70,9 +62,9 @@ def _find_or_write(sku: str, backend: str) -> Tables | None:
             folder.mkdir(parents=True, exist_ok=True)
             with _alone(folder):
                 if not target.is_dir():
-                    _discard_unused(folder)
+                    discard_unused(folder)
                     _write(origin, target)
-        _note_use(target)
+        note_use(target)
     except Exception as error:  # noqa: BLE001  # see below
         # A replay that could do without must not fail for it. Imported late, since a child that
         # has nothing to log starts 0.2 s sooner.
@@ -104,7 +96,7 @@ def _alone(folder: Path) -> Iterator[None]:
 
 def _write(origin: Origin, target: Path) -> None:
     """Write elsewhere, then rename: a folder under its final name is whole."""
-    draft = Path(tempfile.mkdtemp(prefix=_DRAFT_PREFIX, dir=target.parent))
+    draft = Path(tempfile.mkdtemp(prefix=DRAFT_PREFIX, dir=target.parent))
     try:
         write_tables(origin, draft)
         draft.chmod(0o755)
@@ -114,20 +106,3 @@ def _write(origin: Origin, target: Path) -> None:
             raise
     finally:
         shutil.rmtree(draft, ignore_errors=True)
-
-
-def _note_use(target: Path) -> None:
-    """The folder's time of modification is that of its last use, give or take some days."""
-    if time.time() - target.stat().st_mtime > _UNUSED_AFTER_SECONDS / 10:
-        with suppress(OSError):  # Of a cache that is read-only nobody discards anything either.
-            os.utime(target)
-
-
-def _discard_unused(folder: Path) -> None:
-    """Remove tables that were not used for long, of other versions above all."""
-    now = time.time()
-    for entry in folder.iterdir():
-        draft = entry.name.startswith(_DRAFT_PREFIX)
-        limit = _ABANDONED_AFTER_SECONDS if draft else _UNUSED_AFTER_SECONDS
-        if entry.is_dir() and now - entry.stat().st_mtime > limit:
-            shutil.rmtree(entry, ignore_errors=True)  # What somebody else owns may stay.

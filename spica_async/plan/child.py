@@ -28,6 +28,7 @@ from spica_async.childproc import (
 )
 from spica_async.engine import runtime
 from spica_async.engine.model_files import ModelFilesError, folder_of, leave_namesake, own_model
+from spica_async.engine.model_folder import check_left_behind
 from spica_async.errors import InputError
 from spica_async.plan.build import plan_sweep
 from spica_async.plan.installed import InstalledEngine, known_answers
@@ -74,9 +75,14 @@ def _own_model(name: str) -> tuple[ModelFiles, Path] | tuple[None, None]:
     try:
         files = own_model(name)
         if files is not None:
+            check_left_behind(Path(name))
             return files, folder_of(files)
     except ModelFilesError as error:
         raise InputError(f"search_space.model_name: {error}") from None
+    except ValueError as error:
+        raise InputError(
+            f"search_space.model_name: model {name!r} cannot be modelled: {error}"
+        ) from None
     leave_namesake(name)
     return None, None
 

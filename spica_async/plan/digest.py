@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from schemas.search_space import DeploymentMode
 from spica_async.space.branch import BranchSpace, Selection
-from spica_async.space.pool import ParallelPool
 
 
 def plan_digest(
@@ -48,7 +47,3 @@ def _described(space: BranchSpace) -> dict[str, object]:
             (len(space.pool), len(options)) for options in (space.pool.roles, space.pool.backends)
         ],
     }
-
-
-def _columns(pool: ParallelPool) -> tuple[int, int]:
-    return len(pool.roles), len(pool.backends)

@@ -59,7 +59,8 @@ class _FolderThread:
         """Let it end after all that it has to do, unless somebody else has it by then."""
         with self._changing:
             self.users -= 1
-        self._calls.submit(self._retire)
+            # In here, lest another's `_retire` end the thread in between.
+            self._calls.submit(self._retire)
 
     def submit(self, call: Callable[[], None]) -> Future[None]:
         """Have a call made after all others."""

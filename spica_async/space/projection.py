@@ -126,13 +126,7 @@ class ParallelConfigProjector:
             ValueError: if no configuration of the pool is legal for `backend`.
         """
         wanted = self._wanted(request, backend)
-        mismatches = [
-            sum(
-                label != request.get(name, label)
-                for name, label in self._modes(kind.shapes).items()
-            )
-            for kind in wanted.kinds
-        ]
+        mismatches = [self._wrong_modes(kind, request) for kind in wanted.kinds]
         fewest = min(mismatches)
         nearest = Nearest(self._pool.roles)
         considered = [

@@ -167,7 +167,7 @@ def normal_copy(path: Path, folder: Path, *, block_size: int = BLOCK_SIZE) -> Pa
 
     They are ordered by arrival, ties as they stood, and the turns of a session stay in their order.
     A line that is normal already stays as it is. The copy is named by its own SHA-256, so sources
-    of one name do not meet; it appears whole or not at all, and one that is there is left alone,
+    of one name do not meet; it appears whole or not at all, and one that is whole is left alone,
     for others may be serving it. Memory holds an index of the lines, not the lines.
 
     Returns:
@@ -189,9 +189,14 @@ def normal_copy(path: Path, folder: Path, *, block_size: int = BLOCK_SIZE) -> Pa
                 digest.update(line)
                 copy.write(line)
         target = folder / f"{digest.hexdigest()}.jsonl"
-        if not (target.is_file() and target.stat().st_size == ordered.stat().st_size):
+        if not (target.is_file() and _sha256(target) == digest.hexdigest()):
             ordered.replace(target)
     return target
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _write_lines(path: Path, target: Path, block_size: int) -> list[tuple[float, int, int]]:

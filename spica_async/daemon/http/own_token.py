@@ -17,7 +17,7 @@ from pathlib import Path
 
 from platformdirs import user_state_path
 
-from spica_async.errors import InputError
+from spica_async.errors import InputError, file_problem
 
 _BYTES = 32
 _OF_OTHERS = 0o077
@@ -79,9 +79,9 @@ def kept_token(token: str, address: str, port: int) -> Iterator[Path]:
             _check(path, path.lstat(), stat.S_ISREG)
         _write(path, token)
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
         raise InputError(
-            f"the daemon's token cannot be kept in {path}: {reason}; give it one with --token-file"
+            f"the daemon's token cannot be kept in {path}: {file_problem(error)}; give it one with"
+            " --token-file"
         ) from None
     try:
         yield path
@@ -111,7 +111,7 @@ def read_own_token(address: str, port: int) -> str | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise InputError(f"{path}: {(error.strerror or str(error)).lower()}") from None
+        raise InputError(f"{path}: {file_problem(error)}") from None
 
 
 def _write(path: Path, token: str) -> None:

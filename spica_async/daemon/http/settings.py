@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry
 from spica_async.daemon.http.address import DEFAULT_HOST, DEFAULT_PORT
 from spica_async.daemon.http.tokens import Tokens
 from spica_async.daemon.local_files import NO_FILE, LocalFiles
+from spica_async.documents import MOST_BYTES
 
 MAX_PAGE: Final = 1000
 """Sweeps or candidates in one answer."""
@@ -47,7 +48,7 @@ class HttpSettings:
     files: LocalFiles = NO_FILE
     connections: int = 256
     head_seconds: float = 10.0
-    body_bytes: int = 1024 * 1024
+    body_bytes: int = MOST_BYTES
     body_seconds: float = 30.0
     streams: int = 64
     heartbeat_seconds: float = 15.0

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
-from spica_async.errors import InputError
+from spica_async.errors import InputError, file_problem
 
 TOKEN_VARIABLE: Final = "SPICA_DAEMON_TOKEN"  # noqa: S105  # the variable's name
 SHORTEST_TOKEN: Final = 16
@@ -31,7 +31,7 @@ def read_tokens(file: Path | None, environ: Mapping[str, str] = os.environ) -> l
         except UnicodeDecodeError:
             raise InputError(f"{source}: not a text file") from None
         except OSError as error:
-            raise InputError(f"{source}: {(error.strerror or str(error)).lower()}") from None
+            raise InputError(f"{source}: {file_problem(error)}") from None
     else:
         source, text = TOKEN_VARIABLE, environ.get(TOKEN_VARIABLE, "")
     tokens = [line.strip() for line in text.splitlines() if line.strip()]

@@ -45,6 +45,17 @@ def test_an_unknown_model_is_one_clear_error_without_a_network() -> None:
         facts.model_facts("no/such-model")
 
 
+def test_a_folder_that_is_not_named_from_the_root_is_an_unknown_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "config.json").write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    for name in ("mine", f"../{tmp_path.name}/mine"):
+        with pytest.raises(facts.UnknownModelError, match="is unknown"):
+            facts.model_facts(name)
+
+
 @pytest.mark.usefixtures("_no_network")
 def test_a_folder_is_a_model(tmp_path: Path) -> None:
     shipped = Path(str(runtime.load("aisimulate_core").__file__)).parent / "model_configs"

@@ -266,3 +266,15 @@ async def test_what_is_said_of_a_model_names_its_folder(tmp_path: Path) -> None:
         await make_plan(planned_with(str(tmp_path)), None, lambda _: None)
     assert str(tmp_path) in str(caught.value)
     assert "/models/" not in str(caught.value)
+
+
+async def test_what_is_said_beside_a_configuration_is_looked_at_in_the_user_s_folder(
+    tmp_path: Path,
+) -> None:
+    shutil.copy(
+        core_folder() / "model_configs" / "Qwen--Qwen3-32B_config.json", tmp_path / "config.json"
+    )
+    # It does not travel, since the engine does not read it.
+    (tmp_path / "quantize_config.json").write_text('{"bits": 4}')
+    with pytest.raises(InputError, match=r"^search_space\.model_name: .*: quantize_config\.json: "):
+        await make_plan(planned_with(str(tmp_path)), None, lambda _: None)

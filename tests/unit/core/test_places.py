@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from spica_async.engine.model_files import folder_of, pack
 from spica_async.errors import InputError, unforeseen
 from spica_async.jobs import check_root
 from spica_async.journal.address import FileAddress, read_address
@@ -119,6 +120,9 @@ def test_a_user_without_a_home_has_a_cache_among_the_temporary_files(tmp_path: P
     found = user_cache_folder()
     assert found == user_cache_folder() == tmp_path / f"spica-async-{os.getuid()}"
     assert stat.S_IMODE(found.stat().st_mode) == 0o700
+    # The engine's models are in there, like all that is kept.
+    files = pack({"config.json": "{}"})
+    assert folder_of(files) == found / "models" / files.sha256
 
 
 @pytest.mark.usefixtures("_nobody")

@@ -35,6 +35,13 @@ sys.exit(str(heavy & set(sys.modules)) if heavy & set(sys.modules) else 0)
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_a_child_that_has_nothing_to_log_does_not_pay_for_it() -> None:
+    imports = "import sys, workers.child, spica_async.engine.evaluation"
+    command = [sys.executable, "-c", f"{imports}; print('structlog' in sys.modules)"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
 def test_a_module_that_seizes_the_root_logger_gets_it_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -214,9 +214,10 @@ def test_a_copy_that_is_there_is_left_alone_unless_it_is_damaged(tmp_path: Path)
     again = copy.stat()
     assert (again.st_ino, again.st_mtime_ns) == (status.st_ino, status.st_mtime_ns)
 
-    copy.write_bytes(content[:-7])
-    assert normal_copy(path, tmp_path / "copies") == copy
-    assert copy.read_bytes() == content
+    for damaged in (content[:-7], content[:-7] + bytes(7)):
+        copy.write_bytes(damaged)
+        assert normal_copy(path, tmp_path / "copies") == copy
+        assert copy.read_bytes() == content
 
 
 @pytest.mark.parametrize(
