@@ -16,7 +16,9 @@ from schemas.search_space import COMPOSITE_MODELS
 from spica_async.documents import MOST_BYTES, decode, parse_json, parse_yaml, shown_key
 from spica_async.engine.model_files import packaged_models
 from spica_async.engine.model_folder import is_model_folder
-from spica_async.errors import InputError, file_problem
+from spica_async.errors import InputError, file_problem, printable
+
+_LONGEST_PATH: Final = 300
 
 _MOST_PROBLEMS: Final = 20
 """No person reads more at once, and the names of all keys may stand in each."""
@@ -75,7 +77,8 @@ def _resolve_paths(config: SmartSearchConfig, folder: Path) -> SmartSearchConfig
     try:
         trace = trace.expanduser()
     except RuntimeError:
-        raise InputError(f"workload.trace_path: {trace} starts at no known user's home") from None
+        shown = printable(str(trace), _LONGEST_PATH)
+        raise InputError(f"workload.trace_path: {shown} starts at no known user's home") from None
     path = _resolved("workload.trace_path", folder / trace)
     workload = config.workload.model_copy(update={"trace_path": path})
     return config.model_copy(update={"workload": workload})
@@ -85,7 +88,9 @@ def _is_model_folder(path: Path) -> bool:
     try:
         return is_model_folder(path)
     except OSError as error:
-        raise InputError(f"search_space.model_name: {path}: {file_problem(error)}") from None
+        raise InputError(
+            f"search_space.model_name: {printable(str(path), _LONGEST_PATH)}: {file_problem(error)}"
+        ) from None
 
 
 def _resolved(field: str, path: Path) -> Path:
@@ -94,7 +99,7 @@ def _resolved(field: str, path: Path) -> Path:
         resolved = path.resolve()
         str(resolved).encode()
     except (OSError, RuntimeError, ValueError) as error:
-        name = str(path).encode(errors="replace").decode()
+        name = printable(str(path), _LONGEST_PATH)
         raise InputError(f"{field}: {name}: {file_problem(error)}") from None
     return resolved
 

@@ -14,7 +14,7 @@ from typing import Any, Final, NoReturn
 import yaml
 
 from schemas.config import SmartSearchConfig
-from spica_async.errors import InputError
+from spica_async.errors import InputError, printable
 
 MOST_BYTES: Final = 1024 * 1024
 """The longest document that is read; a configuration with every key set has a few thousand."""
@@ -24,6 +24,7 @@ _MOST_LEVELS: Final = 30
 _LARGEST: Final = 2**63 - 1
 _LONGEST_NUMBER: Final = 100
 _LONGEST_KEY: Final = 60
+_LONGEST_PROBLEM: Final = 300
 
 
 def decode(body: bytes) -> str:
@@ -51,12 +52,16 @@ def parse_yaml(text: str) -> dict[str, Any]:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"line {mark.line + 1}" if mark else "somewhere"
-        raise InputError(f"{where}: not valid YAML: {error.problem}") from None
+        raise InputError(f"{where}: not valid YAML: {_told(error.problem)}") from None
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        problem = f"unacceptable character #x{error.character:04x}: {_told(error.reason)}"
+        raise InputError(f"line {line}: not valid YAML: {problem}") from None
     except RecursionError:
         raise InputError("not valid YAML: nested too deeply") from None
     except (yaml.YAMLError, ValueError) as error:
         # The other is of scalars that look like a date or number and are none.
-        raise InputError(f"not valid YAML: {error}") from None
+        raise InputError(f"not valid YAML: {_told(error)}") from None
     except (AttributeError, LookupError, TypeError):
         # As the library fails where a tag that is written out does not go with its value.
         raise InputError("not valid YAML: a value does not go with its tag") from None
@@ -130,6 +135,10 @@ class _Loader(yaml.SafeLoader):
         return node
 
 
+def _told(problem: object) -> str:
+    return printable(" ".join(str(problem).split()), _LONGEST_PROBLEM)
+
+
 def _problem(text: str, mark: Any) -> yaml.MarkedYAMLError:
     return yaml.composer.ComposerError(None, None, text, mark)
 
@@ -162,7 +171,7 @@ def check_values(document: Mapping[str, Any]) -> None:
     Raises:
         InputError: the message begins with the path of the value.
     """
-    waiting: list[tuple[tuple[str, ...], Any]] = [((), document)]
+    waiting: list[tuple[tuple[str | int, ...], Any]] = [((), document)]
     values = 0
     while waiting:
         path, value = waiting.pop()
@@ -177,16 +186,16 @@ def check_values(document: Mapping[str, Any]) -> None:
         if isinstance(value, Mapping):
             waiting.extend(_fields(path, value))
         elif isinstance(value, list):
-            waiting.extend(((*path, f"[{index}]"), entry) for index, entry in enumerate(value))
+            waiting.extend(((*path, index), entry) for index, entry in enumerate(value))
 
 
 def _fields(
-    path: tuple[str, ...], value: Mapping[Any, Any]
-) -> Iterable[tuple[tuple[str, ...], Any]]:
+    path: tuple[str | int, ...], value: Mapping[Any, Any]
+) -> Iterable[tuple[tuple[str | int, ...], Any]]:
     for key, entry in value.items():
         problem = _problem_of(key)
         if problem is not None:
-            raise InputError(f"{_dotted((*path, shown_key(key)))}: {problem}, in a key")
+            raise InputError(f"{_dotted((*path, str(key)))}: {problem}, in a key")
         # That a key is a text is for whoever knows what the document should be.
         yield (*path, str(key)), entry
 
@@ -204,13 +213,16 @@ def _problem_of(value: object) -> str | None:
 
 
 def shown_key(key: object) -> str:
-    """A key as a message can have it: in one line, and not too long for one."""
+    """A key as a message can have it: in one line, not too long for one, and seen if empty."""
     text = " ".join(str(key).encode(errors="replace").decode().replace("\0", "?").split())
-    return text if len(text) <= _LONGEST_KEY else f"{text[:_LONGEST_KEY]}..."
+    return printable(text, _LONGEST_KEY) if text else repr(str(key)[:_LONGEST_KEY])
 
 
-def _dotted(path: Iterable[str]) -> str:
+def _dotted(path: Iterable[str | int]) -> str:
     dotted = ""
     for step in path:
-        dotted += step if step.startswith("[") or not dotted else f".{shown_key(step)}"
+        if isinstance(step, int):
+            dotted += f"[{step}]"
+        else:
+            dotted += f".{shown_key(step)}" if dotted else shown_key(step)
     return dotted or "the document"

@@ -23,6 +23,16 @@ class InputError(SpicaError):
     """What was given cannot be searched; the message names the field, line or file."""
 
 
+def printable(text: str, limit: int) -> str:
+    """A text of somebody else's as a message can have it.
+
+    Control characters, line breaks and half characters are written as Python writes them, and what
+    is longer than `limit` characters is cut.
+    """
+    cut = text if len(text) <= limit else f"{text[:limit]}..."
+    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in cut)
+
+
 def file_problem(error: OSError | ValueError | RuntimeError) -> str:
     """What the system has against a path that somebody named, in a few words without the path.
 

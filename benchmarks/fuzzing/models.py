@@ -205,7 +205,7 @@ class Models:
             (folder / name).write_bytes(content)
         config = _config(str(folder), case.backend, case.budget, case.shapes)
         try:
-            plan = plan_sweep(config, _Engine(Answers()), None, lambda _: None)
+            plan = plan_sweep(config, _Engine(Answers(), folder), None, lambda _: None)
         except InputError as error:
             return _checked(str(error))
         model = plan.model

@@ -15,7 +15,7 @@ from spica_async.engine import runtime
 from spica_async.engine.context import ContextExtension, context_extension, longest_sequence
 from spica_async.engine.model_folder import check_model_folder, is_model_folder
 from spica_async.engine.refusals import one_line
-from spica_async.errors import file_problem
+from spica_async.errors import file_problem, printable
 
 # A model's weights are counted on one GPU; they are the same on every system and near enough on
 # every backend (SGLang fuses some of DeepSeek's projections: 5 % less).
@@ -23,6 +23,9 @@ _REFERENCE_SYSTEM: Final = "h200_sxm"
 _REFERENCE_BACKEND: Final = "vllm"
 _ANY_COUNT: Final = 1
 _SDK: Final = "aisimulate_core.sdk"
+_LONGEST_NAME: Final = 300
+_LONGEST_PROBLEM: Final = 2500
+"""The names of all architectures that the engine models may stand in it."""
 
 
 class UnknownModelError(ValueError):
@@ -94,28 +97,34 @@ def model_facts(model: str) -> ModelFacts:
     except UnknownModelError:
         raise
     except OSError as error:
-        raise UnknownModelError(f"model {model!r}: {file_problem(error)}") from error
+        raise UnknownModelError(f"{_named(model)}: {file_problem(error)}") from error
     except KeyError as error:
         raise UnknownModelError(
-            f"model {model!r} cannot be modelled: {error} is missing"
+            f"{_named(model)} cannot be modelled: {one_line(error)} is missing"
         ) from error
     except ValueError as error:
-        raise UnknownModelError(f"model {model!r} cannot be modelled: {error}") from error
+        raise UnknownModelError(
+            f"{_named(model)} cannot be modelled: {one_line(error, _LONGEST_PROBLEM)}"
+        ) from error
     except BaseException as error:
         # What ships with the engine is sound; how else it fails over a folder nobody can foresee.
         if is_shipped or not runtime.is_fault(error):
             raise
         raise UnknownModelError(
-            f"model {model!r} cannot be modelled: the engine fails over its config.json "
+            f"{_named(model)} cannot be modelled: the engine fails over its config.json "
             f"({type(error).__name__}: {one_line(error)})"
         ) from error
+
+
+def _named(model: str) -> str:
+    return f"model '{printable(model, _LONGEST_NAME)}'"
 
 
 def _check_folder(model: str) -> None:
     # A relative path would mean another folder in each process, and get by who may name which.
     if not (Path(model).is_absolute() and is_model_folder(Path(model))):
         raise UnknownModelError(
-            f"model {model!r} is unknown: its configuration does not ship with the engine, and "
+            f"{_named(model)} is unknown: its configuration does not ship with the engine, and "
             "no hub is asked; give a known id or a folder with a config.json"
         )
     check_model_folder(Path(model))

@@ -27,7 +27,7 @@ _BY_LAYER: Final = "block_configs"
 _COUNTS: Final = (
     *("num_hidden_layers", "num_key_value_heads", "head_dim", "intermediate_size"),
     *("num_experts", "n_routed_experts", "num_local_experts", "moe_intermediate_size"),
-    "num_experts_per_tok",
+    *("num_experts_per_tok", "n_shared_experts"),
 )
 # In each of these some tool has written how it has quantised; the engine looks into none of them.
 _OTHER_FILES: Final = ("quantize_config.json", "quant_config.json")
@@ -160,7 +160,7 @@ def _check_quantization(
         modes = helpers._infer_quant_modes_from_raw_config(raw)  # noqa: SLF001  # only it knows
     except (AttributeError, ValueError) as error:
         raise ValueError(
-            f"{where}: the engine has no timing of this {algorithm} ({one_line(error)})"
+            f"{where}: the engine has no timing of {algorithm!r:.60} ({one_line(error)})"
         ) from None
     is_moe = runtime.load(f"{_SDK}.models").check_is_moe(str(folder))
     weights = ("gemm_quant_mode", "moe_quant_mode") if is_moe else ("gemm_quant_mode",)
@@ -168,7 +168,7 @@ def _check_quantization(
         name not in modes or modes[name].name == "bfloat16" for name in weights
     ):
         raise ValueError(
-            f"{where}: the engine would take this {algorithm or 'quantisation'} for none: it names"
+            f"{where}: the engine would take {algorithm or declared!r:.60} for none: it names"
             " no method and groups that it knows"
         )
 

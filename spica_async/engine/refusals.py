@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final, Literal
 
+from spica_async.errors import printable
+
 RejectionKind = Literal["no_kv_room", "indivisible", "no_performance_data", "unsupported"]
 
 # What the core says of a shape that cannot be, and what it means. All else is an error of ours.
@@ -69,6 +71,5 @@ def is_unsupported(error: BaseException) -> bool:
 
 
 def one_line(error: BaseException, limit: int = 300) -> str:
-    """An error's message without line breaks, cut to `limit` characters."""
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= limit else f"{text[: limit - 3]}..."
+    """An error's message, printable and in one line, cut to about `limit` characters."""
+    return printable(" ".join(str(error).split()) or type(error).__name__, limit)

@@ -11,12 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final, cast
 
+from spica_async.errors import printable
+
 # Bounds what one line may take of memory; a million ids, half a billion input tokens, fit in it.
 _MAX_LINE_BYTES: Final = 16 * 1024 * 1024
 # Bound what little can be made much of: traces shrink to a tenth or so.
 _MOST_TIMES_COMPRESSED: Final = 100
 _ALWAYS_DECOMPRESSED_BYTES: Final = 256 * 2**20
 _MOST_BLANK_LINES: Final = 1_000_000
+
+_LONGEST_PATH: Final = 300
 
 _UTF8_MARK: Final = b"\xef\xbb\xbf"
 # The longer ones first, for one begins with another.
@@ -48,7 +52,8 @@ class TraceError(ValueError):
         self.problem = problem
 
     def __str__(self) -> str:
-        where = str(self.path) if self.line is None else f"{self.path}, line {self.line}"
+        path = printable(str(self.path), _LONGEST_PATH)
+        where = path if self.line is None else f"{path}, line {self.line}"
         return f"{where}: {self.problem}"
 
 

@@ -17,7 +17,7 @@ from spica_async.config import describe
 from spica_async.daemon.http.problems import ProblemError
 from spica_async.daemon.local_files import LocalFiles
 from spica_async.documents import check_values, decode, parse_json, parse_yaml
-from spica_async.errors import InputError
+from spica_async.errors import InputError, printable
 from spica_async.processes.threads import computed, with_files
 
 JSON_TYPES: Final = frozenset({"application/json"})
@@ -25,6 +25,7 @@ YAML_TYPES: Final = frozenset(
     # The first is registered (RFC 9512); the others were in use before it, and still are.
     {"application/yaml", "application/x-yaml", "text/yaml", "text/x-yaml", "text/vnd.yaml"}
 )
+_LONGEST_PATH: Final = 100
 _READ_IN_VAIN: Final = 16
 """How many times the longest body is taken and dropped, for its sender to read why."""
 
@@ -161,8 +162,9 @@ def config_from_document(document: Mapping[str, Any]) -> SmartSearchConfig:
         raise InputError("\n".join(describe(error))) from None
     trace = config.workload.trace_path
     if trace is not None and not trace.is_absolute():
+        shown = printable(str(trace), _LONGEST_PATH)
         raise InputError(
-            f"workload.trace_path: {trace} is relative, and there is no file that it could be"
+            f"workload.trace_path: {shown} is relative, and there is no file that it could be"
             " relative to; give the absolute path on the daemon's machine"
         )
     return config

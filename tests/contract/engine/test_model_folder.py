@@ -96,6 +96,26 @@ def test_a_cache_alone_may_be_quantised(write: Write) -> None:
     assert found.weight_bytes == facts.model_facts(LLAMA).weight_bytes
 
 
+def test_what_a_folder_says_is_shown_readably(write: Write) -> None:
+    odd = {"quantization": {"quant_algo": "NVFP4", "kv_cache_quant_algo": "\0\ud800"}}
+    assert r"\x00\ud800" in refusal(write({}, hf_quant_config=odd))
+    unknown = refusal(write({"quantization_config": {"quant_method": "\x1b" + "x" * 5000}}))
+    assert unknown.isprintable()
+    assert len(unknown) < 500
+
+
+def test_a_long_complaint_of_the_engine_is_cut(write: Write) -> None:
+    model = "deepseek-ai/DeepSeek-V4-Flash"
+    ratios = shipped_config(model)["compress_ratios"]
+    ratios[5] = "x" * 10_000
+    assert len(refusal(write({"compress_ratios": ratios}, model))) < 3000
+
+
+def test_more_experts_than_there_can_be(write: Write) -> None:
+    found = refusal(write({"n_shared_experts": 1e300}, "deepseek-ai/DeepSeek-V3"))
+    assert found.startswith("config.json: n_shared_experts: a whole number from 0 to ")
+
+
 def compressed(bits: int, kind: str) -> dict[str, Any]:
     group = {"targets": ["Linear"], "weights": {"num_bits": bits, "type": kind}}
     return {"quant_method": "compressed-tensors", "config_groups": {"group_0": group}}

@@ -29,6 +29,10 @@ def test_a_message_is_handled_or_counted() -> None:
     assert found("messages", 1, 300) == []
 
 
+def test_a_document_is_read_or_refused_in_lines_that_name_the_place() -> None:
+    assert found("documents", 1, 400) == []
+
+
 def test_a_trace_is_read_or_refused_in_one_line() -> None:
     with traces.opened(trace_windows=lambda _path, _seconds: ["a window"]) as subject:
         outcomes = Counter(

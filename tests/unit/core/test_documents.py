@@ -85,12 +85,18 @@ def test_a_number_may_be_as_large_as_a_database_holds() -> None:
         ("a: !!timestamp x", "a value does not go with its tag"),
         ("a: !!python/name:os.system x", "could not determine a constructor"),
         ("a: 1\n---\nb: 2", "but found another document"),
+        (
+            "a: 1\nb: \x07",
+            "^line 2: not valid YAML: unacceptable character #x0007: special characters are",
+        ),
+        (f"a: !{'b' * 5000} c", "^line 1: not valid YAML: could not determine a constructor"),
     ],
 )
 def test_yaml_has_ways_of_its_own_to_go_wrong(text: str, problem: str) -> None:
     with pytest.raises(InputError, match=problem) as refusal:
         parse_yaml(text)
     assert "\n" not in str(refusal.value)
+    assert len(str(refusal.value)) < 400
 
 
 def test_what_stands_beside_a_merge_goes_before_it_wherever_its_anchor_is() -> None:
@@ -167,6 +173,28 @@ def test_a_long_value_and_an_odd_key_leave_a_message_readable(tmp_path: Path) ->
         load_config(path)
     assert max(len(line) for line in str(refusal.value).splitlines()) < 1500
     assert "gpu_budget: input should be a valid integer, not 'xxx" in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "shown"),
+    [
+        ("", "''"),
+        (" ", "' '"),
+        ("\n", "'\\\\n'"),
+        ("a\x1b[31m", "a\\\\x1b\\[31m"),
+        ("b" * 500, "b{60}\\.\\.\\."),
+    ],
+    ids=["empty", "blank", "line break", "control", "long"],
+)
+def test_a_key_is_seen_whatever_it_is(tmp_path: Path, key: str, shown: str) -> None:
+    path = tmp_path / "sweep.json"
+    path.write_text(json.dumps({key: 1}))
+    with pytest.raises(InputError, match=rf"\n  {shown}: unknown key"):
+        load_config(path)
+    with pytest.raises(InputError, match=rf"^{shown}: has a NUL character$"):
+        parse_json(json.dumps({key: "\0"}))
+    with pytest.raises(InputError, match=rf"^a\[0\]\.{shown}: has a NUL character$"):
+        parse_json(json.dumps({"a": [{key: "\0"}]}))
 
 
 TWICE = json.dumps(small_sweep()).replace('"isl"', '"isl": 7, "isl"')

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from spica_async.errors import SpicaError, file_problem, first_cause, keep_traceback
+from spica_async.errors import SpicaError, file_problem, first_cause, keep_traceback, printable
 
 TRACEBACK = "Traceback (most recent call last):\n  File ...\nValueError: no such kernel\n"
 
@@ -30,6 +30,18 @@ def test_where_nothing_can_be_kept_the_last_line_still_is_told(
     assert keep_traceback(TRACEBACK) == (
         "ValueError: no such kernel (no details could be kept: no such file or directory)"
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("as it is, é", "as it is, é"),
+        ("a\nb\x1b[0m\ud800\u2028", r"a\nb\x1b[0m\ud800\u2028"),
+        ("x" * 21, "x" * 20 + "..."),
+    ],
+)
+def test_a_text_of_somebody_else_is_shown_in_one_line(text: str, shown: str) -> None:
+    assert printable(text, 20) == shown
 
 
 def test_the_first_cause_is_inside_of_all_groups() -> None:

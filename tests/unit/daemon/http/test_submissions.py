@@ -123,6 +123,16 @@ async def test_priority_has_bounds_in_the_url_too(client: httpx.AsyncClient) -> 
     assert answer.json()["detail"].startswith("priority: ")
 
 
+async def test_a_long_and_odd_path_leaves_a_refusal_readable(client: httpx.AsyncClient) -> None:
+    long = small_sweep() | {"workload": {"trace_path": "a\n" * 2000}}
+
+    refused = await client.post("/v1/sweeps", json={"config": long})
+
+    assert refused.status_code == 422
+    assert refused.json()["detail"].startswith(r"workload.trace_path: a\na\n")
+    assert len(refused.json()["detail"]) < 400
+
+
 async def test_a_relative_trace_is_refused_and_an_absolute_one_taken(
     client: httpx.AsyncClient, control: FakeControl
 ) -> None:
