@@ -28,6 +28,8 @@ from spica_async.space.knobs import (
 )
 
 _NO_OFFLOAD: Final = "num_g2_blocks is 0"
+# The engine counts them in 64 bits.
+_MOST_OFFLOADED_BYTES: Final = 2**60
 _HARDLY_ANY_ROOM: Final = 0.95
 """What a server takes of a GPU's memory beside weights and KV cache, it has on any GPU: CUDA's own
 context, graphs and the workspaces of kernels come to some gigabytes."""
@@ -99,6 +101,13 @@ def check_ranges(space: SearchSpace) -> None:
                     f"search_space.{name}: {getattr(space, name)}; allowed: {least} or more, since"
                     f" backend lists {backend}"
                 )
+    for name in _of_each_role(space, "block_size"):
+        block_bytes = getattr(space, name) * (space.kv_bytes_per_token or 0)
+        if space.num_g2_blocks * block_bytes > _MOST_OFFLOADED_BYTES:
+            raise InputError(
+                f"search_space.num_g2_blocks: {space.num_g2_blocks} blocks of {block_bytes} bytes"
+                " are more than any host has; allowed: 2^60 bytes in all"
+            )
 
 
 def settings_warnings(config: SmartSearchConfig, model: ModelFacts) -> list[str]:

@@ -350,6 +350,10 @@ def test_a_parameter_is_described_by_its_values_and_start(parameter: Any, text: 
     [
         ({"aic_nextn": 6}, "search_space.aic_nextn: 6; allowed: 5 at most"),
         ({"agg_block_size": 1}, "search_space.agg_block_size: 1; allowed: 2 or more"),
+        (
+            {"num_g2_blocks": 10**12, "kv_bytes_per_token": 10**12},
+            "search_space.num_g2_blocks: 1000000000000 blocks of 64000000000000 bytes",
+        ),
     ],
 )
 def test_a_number_that_the_engine_takes_for_no_shape_is_refused(
