@@ -8,6 +8,7 @@ a thousand digits, and aliases that stand for more than any memory has.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NoReturn
 
@@ -90,6 +91,12 @@ def parse_json(text: str) -> dict[str, Any]:
     return document
 
 
+# What YAML 1.1 reads otherwise than anybody means it: 012 is 10, and 1:30 is 90.
+_ODD_BASE: Final = re.compile(r"[-+]?(?:0[0-9_]+$|[^:]+:)")
+# What it takes for a text, and every other language, YAML 1.2 among them, for a number.
+_EXPONENT: Final = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+$")
+
+
 class _Loader(yaml.SafeLoader):
     """YAML that refuses a key written twice, and more values than a configuration can have.
 
@@ -120,8 +127,12 @@ class _Loader(yaml.SafeLoader):
     # The stubs take an anchor for a mapping of all anchors.
     def compose_scalar_node(self, anchor: Any) -> yaml.ScalarNode:
         node = super().compose_scalar_node(anchor)
-        if node.tag.endswith((":int", ":float")) and len(node.value) > _LONGEST_NUMBER:
-            raise _problem("a number of that length", node.start_mark)
+        if node.tag.endswith((":int", ":float")):
+            if len(node.value) > _LONGEST_NUMBER:
+                raise _problem("a number of that length", node.start_mark)
+            if _ODD_BASE.match(node.value):
+                problem = f"{node.value} counts in eights or sixties here; write a decimal number"
+                raise _problem(problem, node.start_mark)
         return node
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
@@ -137,6 +148,14 @@ class _Loader(yaml.SafeLoader):
 
 def _told(problem: object) -> str:
     return printable(" ".join(str(problem).split()), _LONGEST_PROBLEM)
+
+
+# As in JSON, a date is a text.
+_Loader.yaml_implicit_resolvers = {
+    first: [each for each in resolvers if not each[0].endswith(":timestamp")]
+    for first, resolvers in _Loader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+.0123456789"))
 
 
 def _problem(text: str, mark: Any) -> yaml.MarkedYAMLError:

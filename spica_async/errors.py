@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 import traceback
@@ -55,6 +56,9 @@ def unforeseen(error: BaseException) -> str:
         name = error.filename
         shown = os.fsdecode(name) if isinstance(name, bytes) else name
         return f"{shown}: {file_problem(error)}"
+    if isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        # Of a stream that is open, such as what the output was redirected to.
+        return f"the output cannot be written: {file_problem(error)}"
     return f"unexpected: {keep_traceback(''.join(traceback.format_exception(error)))}"
 
 

@@ -185,6 +185,9 @@ def _deployment_fields(space: SearchSpace, selection: Selection, *, is_moe: bool
         "num_g2_blocks": space.num_g2_blocks,
     }
     fields |= _given(space, _DEPLOYMENT_SCALARS)
+    if not space.aic_nextn:
+        # Off: the engine knows no depth of 0.
+        fields.pop("aic_nextn", None)
     if selection.backend != "sglang" or not is_moe:
         # It chooses a kernel of SGLang's experts, and the engine refuses it anywhere else.
         fields.pop("moe_backend", None)

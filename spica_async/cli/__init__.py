@@ -14,7 +14,7 @@ from rich.console import Console
 
 from spica_async.bus.limits import DEFAULT_HARD_LIMIT_SECONDS
 from spica_async.cli import options
-from spica_async.errors import InputError, SpicaError, TimeUpError, unforeseen
+from spica_async.errors import InputError, SpicaError, TimeUpError, file_problem, unforeseen
 from spica_async.processes.threads import leaving_threads_behind
 
 EXIT_FAULT = 1
@@ -508,6 +508,7 @@ def run_app() -> None:
         SystemExit: with the exit code.
     """
     try:
+        _check_current_folder()
         app()
     except InputError as error:
         _print_error(error)
@@ -523,6 +524,14 @@ def run_app() -> None:
     except Exception as error:  # noqa: BLE001  # a bug of ours: not for the user
         _print_error(SpicaError(unforeseen(error)))
         sys.exit(EXIT_FAULT)
+
+
+def _check_current_folder() -> None:
+    """Refuse a current folder that was removed: neither paths nor child processes work from it."""
+    try:
+        Path.cwd()
+    except OSError as error:
+        raise InputError(f"the current folder: {file_problem(error)}; go to another") from error
 
 
 def _print_error(error: SpicaError) -> None:

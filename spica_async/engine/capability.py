@@ -20,6 +20,12 @@ UNREPRESENTABLE_SCALARS: Final[Mapping[str, str]] = MappingProxyType(
 )
 """Scalars without a counterpart in the engine, and why: an error where one is set."""
 
+MOST_SPECULATION: Final = 5
+"""The greatest `aic_nextn` of the engine; its least is 1, and 0 is off."""
+
+LEAST_BLOCK_SIZE: Final[Mapping[str, int]] = MappingProxyType({"vllm": 2, "sglang": 1, "trtllm": 2})
+"""By backend, the tokens that a KV block of a replay has at least."""
+
 _IGNORED_ALWAYS: Final = {
     "disk_cache_hit_weight": "the replay has no disk tier, so no block is ever found there",
 }

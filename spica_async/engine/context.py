@@ -59,15 +59,15 @@ def longest_sequence(text_config: Mapping[str, Any]) -> int:
     """
     positions = _number("max_position_embeddings", text_config["max_position_embeddings"])
     lengths = [positions]
-    for scaling in _scalings(text_config):
+    for where, scaling in _scalings(text_config):
         kind = scaling.get("rope_type", scaling.get("type"))
         if kind in _UNSCALED or scaling.get("factor") is None:
             continue
         length = positions
         if "yarn" in str(kind) and scaling.get("original_max_position_embeddings") is not None:
             name = "original_max_position_embeddings"
-            length = _number(name, scaling[name])
-        lengths = [int(length * _number("factor", scaling["factor"]))]
+            length = _number(f"{where}.{name}", scaling[name])
+        lengths = [int(length * _number(f"{where}.factor", scaling["factor"]))]
     return int(lengths[0])
 
 
@@ -83,7 +83,7 @@ def context_extension(architecture: str, text_config: Mapping[str, Any]) -> Cont
         return ContextExtension(_NEMOTRON_LENGTHS[positions])
     is_scaled = any(
         scaling.get("rope_type", scaling.get("type")) not in _UNSCALED
-        for scaling in _scalings(text_config)
+        for _, scaling in _scalings(text_config)
     )
     if (
         not architecture.startswith(_YARN_ARCHITECTURES)
@@ -95,20 +95,24 @@ def context_extension(architecture: str, text_config: Mapping[str, Any]) -> Cont
     return ContextExtension(_YARN_FACTOR * trained_for, trained_for)
 
 
-def _scalings(text_config: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """The rope scaling of all layers, or that of each kind of layer."""
+def _scalings(text_config: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The rope scaling of all layers, or that of each kind of layer, with its name in the file."""
     for name in ("rope_scaling", "rope_parameters"):
         scaling = text_config.get(name)
         if not scaling:
             continue
         if not isinstance(scaling, Mapping):
-            raise ValueError(f"{name}: a mapping, not {scaling!r:.60}")  # noqa: TRY004  # the value of a file
-        by_layer = [value for value in scaling.values() if isinstance(value, Mapping)]
-        yield from by_layer if len(by_layer) == len(scaling) else [scaling]
+            raise ValueError(f"config.json: {name}: a mapping, not {scaling!r:.60}")  # noqa: TRY004  # the value of a file
+        by_layer = [
+            (f"{name}.{layer}", value)
+            for layer, value in scaling.items()
+            if isinstance(value, Mapping)
+        ]
+        yield from by_layer if len(by_layer) == len(scaling) else [(name, scaling)]
         return
 
 
 def _number(name: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 2**31:
-        raise ValueError(f"{name}: a number over 0, not {value!r:.60}")
+        raise ValueError(f"config.json: {name}: a number over 0 and under 2^31, not {value!r:.60}")
     return value

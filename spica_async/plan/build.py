@@ -35,6 +35,7 @@ from spica_async.plan.offered import offered_load
 from spica_async.plan.seeding import find_seeds
 from spica_async.plan.settings import (
     check_context,
+    check_ranges,
     refuse_unrepresentable,
     settings_warnings,
     without_repeats,
@@ -69,6 +70,7 @@ def plan_sweep(
     config, repeats = without_repeats(config)
     policies = filter_scaling_policies(config)
     space = config.search_space
+    check_ranges(space)
     progress(f"facts about {space.model_name} on {space.hardware_sku}")
     model, hardware = _facts(space, engine)
     check_context(space, model)

@@ -15,6 +15,7 @@ from schemas.search_space import (
     Backend,
     SearchSpace,
 )
+from spica_async.engine.capability import LEAST_BLOCK_SIZE, MOST_SPECULATION
 from spica_async.engine.config import MEMORY_FRACTION_KEYS
 from spica_async.engine.facts import ModelFacts
 from spica_async.errors import InputError
@@ -27,6 +28,8 @@ from spica_async.space.knobs import (
 )
 
 _NO_OFFLOAD: Final = "num_g2_blocks is 0"
+# The engine counts them in 64 bits.
+_MOST_OFFLOADED_BYTES: Final = 2**60
 _HARDLY_ANY_ROOM: Final = 0.95
 """What a server takes of a GPU's memory beside weights and KV cache, it has on any GPU: CUDA's own
 context, graphs and the workspaces of kernels come to some gigabytes."""
@@ -81,6 +84,32 @@ def check_context(space: SearchSpace, model: ModelFacts) -> None:
     )
 
 
+def check_ranges(space: SearchSpace) -> None:
+    """Refuse a number that the engine takes for no shape at all.
+
+    Raises:
+        InputError: the message names it.
+    """
+    if (space.aic_nextn or 0) > MOST_SPECULATION:
+        raise InputError(
+            f"search_space.aic_nextn: {space.aic_nextn}; allowed: {MOST_SPECULATION} at most"
+        )
+    for backend, least in LEAST_BLOCK_SIZE.items():
+        for name in _of_each_role(space, "block_size"):
+            if backend in space.backend and getattr(space, name) < least:
+                raise InputError(
+                    f"search_space.{name}: {getattr(space, name)}; allowed: {least} or more, since"
+                    f" backend lists {backend}"
+                )
+    for name in _of_each_role(space, "block_size"):
+        block_bytes = getattr(space, name) * (space.kv_bytes_per_token or 0)
+        if space.num_g2_blocks * block_bytes > _MOST_OFFLOADED_BYTES:
+            raise InputError(
+                f"search_space.num_g2_blocks: {space.num_g2_blocks} blocks of {block_bytes} bytes"
+                " are more than any host has; allowed: 2^60 bytes in all"
+            )
+
+
 def settings_warnings(config: SmartSearchConfig, model: ModelFacts) -> list[str]:
     """What the user should know of the settings before anything is searched.
 
@@ -117,9 +146,7 @@ def _context_warnings(space: SearchSpace, model: ModelFacts) -> list[str]:
 
 def _memory_warnings(space: SearchSpace) -> list[str]:
     """Memory that no server has, and where a backend's own default is another than ours."""
-    names = [
-        f"{role}_gpu_memory_utilization" for mode in space.deployment_mode for role in ROLES[mode]
-    ]
+    names = _of_each_role(space, "gpu_memory_utilization")
     keys = ", ".join(MEMORY_FRACTION_KEYS[backend] for backend in space.backend)
     warnings = [
         f"{name} {getattr(space, name):g} leaves a server next to no room beside weights and KV"
@@ -134,6 +161,10 @@ def _memory_warnings(space: SearchSpace) -> list[str]:
         for backend, own in _OWN_MEMORY_FRACTIONS.items()
         if backend in space.backend and unset
     ]
+
+
+def _of_each_role(space: SearchSpace, scalar: str) -> list[str]:
+    return [f"{role}_{scalar}" for mode in space.deployment_mode for role in ROLES[mode]]
 
 
 def _inert_settings(space: SearchSpace, *, is_moe: bool) -> list[str]:

@@ -16,6 +16,8 @@ from spica_async.traces.check import MOST_DAYS, TraceFacts
 _MOST_LOOKS: Final = 1_000_000
 # The replay takes two kilobytes for each.
 _MOST_REQUESTS: Final = 100_000_000
+# Beyond it nobody counts digits.
+_MOST_SHOWN_DAYS: Final = 1e12
 _SECONDS_PER_DAY: Final = 24 * 3600
 _MS: Final = 1000
 
@@ -47,8 +49,9 @@ def check_span(
     span = _synthetic_span(workload) if facts is None else _trace_span(workload, facts)
     days = span.seconds / _SECONDS_PER_DAY
     if days > MOST_DAYS:
+        shown_days = f"{days:,.0f}" if days < _MOST_SHOWN_DAYS else f"{days:.0e}"
         raise InputError(
-            f"workload.{span.field}: the load takes {days:,.0f} days to arrive; "
+            f"workload.{span.field}: the load takes {shown_days} days to arrive; "
             f"allowed: {MOST_DAYS} days"
         )
     intervals = [_look_seconds(policy) for policy in policies if scales(policy)]

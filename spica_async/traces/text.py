@@ -32,6 +32,7 @@ _OTHER_MARKS: Final = (
 )
 _GZIP: Final = b"\x1f\x8b"
 _ZSTD: Final = b"\x28\xb5\x2f\xfd"
+_COMPRESSIONS: Final = ((_GZIP, "gzip"), (_ZSTD, "zstd"))
 _OTHER_ARCHIVES: Final = (
     (b"BZh", "bzip2"),
     (b"\xfd7zXZ\x00", "xz"),
@@ -114,7 +115,15 @@ class TraceText:
                 raise TraceError(self.path, None, f"encoded in {name}; allowed: UTF-8")
         if line.startswith(_UTF8_MARK):
             self.is_plain = False
-            return line.removeprefix(_UTF8_MARK)
+            line = line.removeprefix(_UTF8_MARK)
+        for magic, name in (*_OTHER_ARCHIVES, *_COMPRESSIONS):
+            if line.startswith(magic):
+                problem = f"{name} within it; allowed: JSON lines, plain or once in gzip or zstd"
+                raise TraceError(self.path, None, problem)
+        # A brace is an ASCII character, which has a zero beside it in these.
+        if b"\0" in line[:4]:
+            problem = "encoded in UTF-16 or UTF-32, or no text; allowed: UTF-8"
+            raise TraceError(self.path, None, problem)
         return line
 
 

@@ -10,6 +10,7 @@ from support.engine_samples import GLM, MINIMAX, agg, disagg, minimax, shape
 from schemas.messages import Sample
 from schemas.search_space import Role
 from spica_async.engine import runtime
+from spica_async.engine.capability import LEAST_BLOCK_SIZE, MOST_SPECULATION
 from spica_async.engine.capacity import kv_tokens_per_rank
 from spica_async.engine.launch import normalized_engine
 from spica_async.engine.refusals import ShapeRejectedError
@@ -163,3 +164,14 @@ def test_batch_limits_of_a_moe_and_those_without_room_are_told_apart() -> None:
     assert kv_tokens_per_rank({**tight, "agg_max_num_batched_tokens": 2048}, "agg") > 0
     with pytest.raises(ShapeRejectedError, match="no KV budget"):
         kv_tokens_per_rank({**tight, "agg_max_num_batched_tokens": 262_144}, "agg")
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_limits_of_scalars_are_those_of_the_engine(backend: str) -> None:
+    least = LEAST_BLOCK_SIZE[backend]
+    utmost = agg(backend=backend, agg_block_size=least, aic_nextn=MOST_SPECULATION)
+    kv_tokens_per_rank(utmost, "agg")
+    with pytest.raises(ValueError, match="block_size"):
+        kv_tokens_per_rank(agg(backend=backend, agg_block_size=least - 1), "agg")
+    with pytest.raises(ValueError, match="aic_nextn"):
+        kv_tokens_per_rank(agg(backend=backend, aic_nextn=MOST_SPECULATION + 1), "agg")

@@ -220,3 +220,34 @@ async def test_a_command_is_read_as_a_submission_is(submission: str, problem: st
     assert answer.problem is not None
     assert answer.problem.status == 422
     assert problem in answer.problem.detail
+
+
+@pytest.mark.parametrize("number", ["012", "-012", "0_1", "1:30", "1:30.5", "190:20:30", "0777"])
+def test_yaml_numbers_that_count_in_eights_or_sixties_are_refused(number: str) -> None:
+    with pytest.raises(InputError, match=f"^line 2: .*{number} counts in eights or sixties"):
+        parse_yaml(f"a: 1\nb: {number}\n")
+    assert parse_yaml(f"a: '{number}'") == {"a": number}
+
+
+@pytest.mark.parametrize(
+    ("number", "value"),
+    [
+        *(("1e3", 1e3), ("1E-3", 1e-3), ("1.5e3", 1.5e3), (".5e1", 5.0), ("-1e+2", -100.0)),
+        *(("0", 0), ("0.5", 0.5), ("-0", 0), ("1_000", 1000), ("0x10", 16), ("1.0e+3", 1e3)),
+        *(("'1e3'", "1e3"), ("e3", "e3"), ("1e", "1e"), ("1e3x", "1e3x"), ("v1e3", "v1e3")),
+    ],
+)
+def test_yaml_numbers_are_those_that_json_has(number: str, value: object) -> None:
+    read = parse_yaml(f"a: {number}")["a"]
+    assert (read, type(read)) == (value, type(value))
+
+
+def test_a_character_that_yaml_does_not_take_is_named_in_one_line() -> None:
+    with pytest.raises(InputError, match=r"^line 2: not valid YAML: special characters") as refusal:
+        parse_yaml("a: 1\nb: 2 # \0\n")
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("date", ["2024-01-01", "2001-13-45", "2001-12-14t21:59:43.10-05:00"])
+def test_a_date_is_a_text_in_yaml_as_it_is_in_json(date: str) -> None:
+    assert parse_yaml(f"a: {date}") == {"a": date}

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import tempfile
 from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 
-from spica_async.errors import SpicaError, file_problem, first_cause, keep_traceback, printable
+from spica_async.cli import run_app
+from spica_async.errors import (
+    SpicaError,
+    file_problem,
+    first_cause,
+    keep_traceback,
+    printable,
+    unforeseen,
+)
 
 TRACEBACK = "Traceback (most recent call last):\n  File ...\nValueError: no such kernel\n"
 
@@ -95,3 +105,21 @@ def test_what_a_path_has_against_it_is_a_few_words(
     error: OSError | ValueError | RuntimeError, words: str
 ) -> None:
     assert file_problem(error) == words
+
+
+def test_a_full_disk_behind_the_output_is_no_bug() -> None:
+    told = unforeseen(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+    assert told == "the output cannot be written: no space left on device"
+
+
+def test_a_current_folder_that_was_removed_is_bad_input(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(SystemExit) as end:
+        run_app()
+    assert end.value.code == 2
+    assert capsys.readouterr().err.startswith("error: the current folder: no such file or direct")

@@ -343,3 +343,26 @@ def test_a_plan_is_described_in_plain_values() -> None:
 )
 def test_a_parameter_is_described_by_its_values_and_start(parameter: Any, text: str) -> None:
     assert describe_parameter(parameter) == text
+
+
+@pytest.mark.parametrize(
+    ("space", "said"),
+    [
+        ({"aic_nextn": 6}, "search_space.aic_nextn: 6; allowed: 5 at most"),
+        ({"agg_block_size": 1}, "search_space.agg_block_size: 1; allowed: 2 or more"),
+        (
+            {"num_g2_blocks": 10**12, "kv_bytes_per_token": 10**12},
+            "search_space.num_g2_blocks: 1000000000000 blocks of 64000000000000 bytes",
+        ),
+    ],
+)
+def test_a_number_that_the_engine_takes_for_no_shape_is_refused(
+    space: dict[str, Any], said: str
+) -> None:
+    assert refusal(space).startswith(said)
+
+
+def test_a_block_size_counts_for_the_backends_and_roles_that_are_searched() -> None:
+    plan({"agg_block_size": 1, "backend": ["sglang"]})
+    plan({"decode_block_size": 1, "prefill_block_size": 1})
+    plan({"aic_nextn": 5})

@@ -83,12 +83,16 @@ def test_scalars_that_are_given_are_written_and_others_are_not(unroll: Unroll) -
         "min_endpoint": 1,
         "context_length": 4096,
         "startup_time": 30.0,
-        "aic_nextn": 0,
+        "aic_nextn": 2,
         "agg_block_size": 32,
     }
     sample = unroll(given)
     assert given.items() <= sample.items()
     assert set(unroll()).isdisjoint(set(given) - {"agg_block_size"})
+
+
+def test_a_speculation_of_no_depth_is_none(unroll: Unroll) -> None:
+    assert unroll({"aic_nextn": 0}) == unroll()
 
 
 @pytest.mark.parametrize(

@@ -111,3 +111,16 @@ def test_delays_count_as_often_as_sessions_follow_each_other() -> None:
 def test_a_load_of_more_requests_than_a_replay_holds(fields: dict[str, Any], named: str) -> None:
     with pytest.raises(InputError, match=rf"workload\.{named}: the load has more than 100,000,000"):
         check_span(Workload(**LENGTHS, **fields), ["disabled"], None)
+
+
+def test_a_span_of_hundreds_of_digits_is_named_in_a_line_that_can_be_read() -> None:
+    workload = Workload(
+        **LENGTHS,
+        concurrency=1,
+        num_request_ratio=1,
+        turns_per_session=2,
+        inter_turn_delay_ms=1e300,
+    )
+    with pytest.raises(InputError, match="inter_turn_delay_ms: the load takes 1e") as refusal:
+        check_span(workload, ["disabled"], None)
+    assert len(str(refusal.value)) < 100

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -43,10 +44,25 @@ def test_rope_scaling_counts_once(positions: int, scaling: dict[str, Any], longe
 
 
 @pytest.mark.parametrize(
-    "scaling", ["yarn", ["yarn"], {"type": "yarn", "factor": "4"}, {"type": "linear", "factor": -1}]
+    ("scaling", "named"),
+    [
+        ("yarn", "rope_scaling"),
+        (["yarn"], "rope_scaling"),
+        ({"type": "yarn", "factor": "4"}, "rope_scaling.factor"),
+        ({"type": "linear", "factor": -1}, "rope_scaling.factor"),
+        ({"type": "linear", "factor": 1e308}, "rope_scaling.factor"),
+        (
+            {"type": "yarn", "factor": 2, "original_max_position_embeddings": "4k"},
+            "rope_scaling.original_max_position_embeddings",
+        ),
+        (
+            {"full_attention": {"rope_type": "linear", "factor": 0}},
+            "rope_scaling.full_attention.factor",
+        ),
+    ],
 )
-def test_scaling_that_is_none_is_named(scaling: object) -> None:
-    with pytest.raises(ValueError, match=r"^(rope_scaling|factor): "):
+def test_scaling_that_is_none_is_named_by_file_and_key(scaling: object, named: str) -> None:
+    with pytest.raises(ValueError, match=rf"^config\.json: {re.escape(named)}: "):
         longest_sequence({"max_position_embeddings": 4096, "rope_scaling": scaling})
 
 

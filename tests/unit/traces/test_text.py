@@ -133,3 +133,22 @@ def test_other_compressions_are_named(tmp_path: Path) -> None:
         path.write_bytes(content)
         with pytest.raises(TraceError, match=f"trace: {name}; allowed: JSON lines, plain or in"):
             check_trace(path)
+
+
+@pytest.mark.parametrize("outer", [*COMPRESSED.values(), b"\xef\xbb\xbf".__add__])
+@pytest.mark.parametrize("inner", [*COMPRESSED, "bzip2"])
+def test_what_is_compressed_twice_or_behind_a_mark_is_named(
+    tmp_path: Path, outer: Callable[[bytes], bytes], inner: str
+) -> None:
+    path = tmp_path / "trace"
+    path.write_bytes(outer({**COMPRESSED, "bzip2": bz2.compress}[inner](PLAIN)))
+    with pytest.raises(TraceError, match=f"trace: {inner} within it; allowed: JSON lines, plain"):
+        check_trace(path)
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"])
+def test_other_encodings_without_a_mark_are_named(tmp_path: Path, encoding: str) -> None:
+    path = tmp_path / "trace"
+    path.write_bytes(PLAIN.decode().encode(encoding))
+    with pytest.raises(TraceError, match="trace: encoded in UTF-16 or UTF-32, or no text"):
+        check_trace(path)
