@@ -19,7 +19,7 @@ from schemas.config import SmartSearchConfig
 from schemas.workload import Workload
 from spica_async.engine import planner
 from spica_async.errors import InputError
-from spica_async.inputs import inputs_of
+from spica_async.inputs import Inputs, inputs_of
 from spica_async.plan.offered import offered_load
 from spica_async.traces.arrivals import windows_by_interval
 
@@ -90,16 +90,22 @@ class Traces:
         speed = rng.choice((1.0, 1.0, 1.0, 2.0, 1e-9, 1e9, 1e-300, 1e300))
         return _packed(rng, text.encode("utf-8", "surrogatepass")), speed
 
-    def try_one(self, case: tuple[bytes, float]) -> str:
-        """See `Subject.try_one`."""
+    def read(self, case: tuple[bytes, float]) -> Inputs:
+        """What a sweep has of a case.
+
+        Raises:
+            InputError: it is refused.
+        """
         content, speed = case
         path = self._folder / "trace.jsonl"
         path.write_bytes(content)
         workload = Workload(trace_path=path, arrival_speedup_ratio=speed)
+        return inputs_of(self._config.model_copy(update={"workload": workload}), lambda _: None)
+
+    def try_one(self, case: tuple[bytes, float]) -> str:
+        """See `Subject.try_one`."""
         try:
-            inputs = inputs_of(
-                self._config.model_copy(update={"workload": workload}), lambda _: None
-            )
+            inputs = self.read(case)
         except InputError as error:
             _check_refusal(str(error))
             return "refused"

@@ -12,6 +12,10 @@ import pytest
 from fuzzing import harness, traces
 from fuzzing.harness import Finding, case_random, run_kind
 from fuzzing.messages import opened
+from support.engine_samples import agg
+
+from spica_async.engine.evaluation import replay, replay_arguments
+from spica_async.errors import InputError
 
 HERE = Path(__file__).parent
 FUZZ = HERE.parents[2] / "benchmarks" / "fuzz.py"
@@ -39,6 +43,25 @@ def test_a_trace_is_read_or_refused_in_one_line() -> None:
             subject.try_one(subject.make(case_random("traces", 1, case))) for case in range(200)
         )
     assert min(outcomes["sound"], outcomes["refused"]) > 20
+
+
+@pytest.mark.slow
+def test_the_engine_reads_of_a_trace_what_its_check_has_counted() -> None:
+    arguments = replay_arguments(agg(), None)
+    replayed = 0
+    with traces.opened(trace_windows=lambda _path, _seconds: ["a window"]) as subject:
+        for case in range(120):
+            try:
+                load = subject.read(subject.make(case_random("traces", 1, case))).trace
+            except InputError:
+                continue
+            if load is None or load.requests > 200 or load.total_tokens > 500_000:
+                continue
+            report = replay(load, arguments)
+            tokens = report["total_input_tokens"] + report["total_output_tokens"]
+            assert (report["completed_requests"], tokens) == (load.requests, load.total_tokens)
+            replayed += 1
+    assert replayed > 20
 
 
 @pytest.mark.slow
