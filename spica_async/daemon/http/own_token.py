@@ -17,6 +17,7 @@ from pathlib import Path
 
 from platformdirs import user_state_path
 
+from spica_async.daemon.http.tokens import token_problem
 from spica_async.errors import InputError, file_problem
 
 _BYTES = 32
@@ -96,7 +97,7 @@ def read_own_token(address: str, port: int) -> str | None:
     """The token of this user's daemon at an address; None: there is none.
 
     Raises:
-        InputError: others could have put it there, or can read it.
+        InputError: others could have put it there, or can read it, or it is no token.
     """
     try:
         path = token_path(address, port)
@@ -107,11 +108,15 @@ def read_own_token(address: str, port: int) -> str | None:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(descriptor, encoding="ascii", errors="replace") as file:  # noqa: PTH123  # it is open
             _check(path, os.fstat(descriptor), stat.S_ISREG)
-            return file.read(_LONGEST).strip()
+            token = file.read(_LONGEST).strip()
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise InputError(f"{path}: {file_problem(error)}") from None
+    if (problem := token_problem(token)) is not None:
+        # It would be no header. What it is instead may be a secret all the same.
+        raise InputError(f"{path}: {problem}: start the daemon again, or use --token-file")
+    return token
 
 
 def _write(path: Path, token: str) -> None:

@@ -38,11 +38,18 @@ def read_tokens(file: Path | None, environ: Mapping[str, str] = os.environ) -> l
     if file is not None and not tokens:
         raise InputError(f"{source}: there is no token in it")
     for token in tokens:
-        if len(token) < SHORTEST_TOKEN:
-            raise InputError(f"{source}: a token has at least {SHORTEST_TOKEN} characters")
-        if not (token.isascii() and token.isprintable()) or " " in token:
-            raise InputError(f"{source}: a token is of visible ASCII characters")
+        if (problem := token_problem(token)) is not None:
+            raise InputError(f"{source}: {problem}")
     return tokens
+
+
+def token_problem(text: str) -> str | None:
+    """Why a text is no token; None: it may be one."""
+    if len(text) < SHORTEST_TOKEN:
+        return f"a token has at least {SHORTEST_TOKEN} characters"
+    if not (text.isascii() and text.isprintable()) or " " in text:
+        return "a token is of visible ASCII characters"
+    return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,6 +107,19 @@ def test_what_others_could_have_touched_is_refused(spoil: Callable[[Path], None]
         assert TOKEN not in str(refused.value)
 
 
+@pytest.mark.parametrize("written", [b"", b"\n", b"short", b"\xc3\xa9" * 20, bytes(range(64))])
+def test_what_is_no_token_is_named_and_not_shown(written: bytes) -> None:
+    with kept_token(TOKEN, HERE, 1) as path:
+        path.write_bytes(written)
+        with (
+            DaemonClient(DaemonAddress(f"http://{HERE}:1", None)) as client,
+            pytest.raises(InputError, match="a token (has|is)") as refused,
+        ):
+            client.sweep("any")
+    assert str(refused.value).startswith(f"{path}: ")
+    assert "short" not in str(refused.value)
+
+
 def test_what_is_another_users_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with kept_token(TOKEN, HERE, 1):
         monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
