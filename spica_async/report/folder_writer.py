@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager, ExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
-from threading import Lock
+from threading import RLock
 from typing import ClassVar, Final, Self
 
 import structlog
@@ -39,7 +39,8 @@ class _FolderThread:
     """
 
     _known: ClassVar[dict[Path, _FolderThread]] = {}
-    _changing: ClassVar[Lock] = Lock()
+    # Reentrant, for an executor that makes a call at once.
+    _changing: ClassVar[RLock] = RLock()
 
     def __init__(self, path: Path) -> None:
         self.busy_since: float | None = None

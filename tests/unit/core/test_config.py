@@ -140,7 +140,6 @@ def test_every_problem_has_a_line_of_its_own(
             "sweep.yaml: line 3: not valid YAML: gpu_budget is written twice",
         ),
         ("? [1]\n: 2\n", "sweep.yaml: line 1: not valid YAML: found unhashable key"),
-        ("a: 2024-99-99\n", "sweep.yaml: not valid YAML: month must be in 1..12"),
         ("a\0b: 1\n", "sweep.yaml: line 1: not valid YAML: unacceptable character #x0000"),
         ("a: " + "[" * 1500, "sweep.yaml: not valid YAML: "),
         ("", "sweep.yaml: a configuration is a mapping with the blocks search_space, workload, "),

@@ -113,7 +113,7 @@ def test_what_is_no_token_is_named_and_not_shown(written: bytes) -> None:
         path.write_bytes(written)
         with (
             DaemonClient(DaemonAddress(f"http://{HERE}:1", None)) as client,
-            pytest.raises(InputError, match="a token (has|is)") as refused,
+            pytest.raises(InputError, match=r"a token (has|is)") as refused,
         ):
             client.sweep("any")
     assert str(refused.value).startswith(f"{path}: ")
