@@ -53,16 +53,16 @@ def parse_yaml(text: str) -> dict[str, Any]:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"line {mark.line + 1}" if mark else "somewhere"
-        raise InputError(f"{where}: not valid YAML: {_told(error.problem)}") from None
+        raise InputError(f"{where}: not valid YAML: {_one_line(error.problem)}") from None
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
-        problem = f"unacceptable character #x{error.character:04x}: {_told(error.reason)}"
+        problem = f"unacceptable character #x{error.character:04x}: {_one_line(error.reason)}"
         raise InputError(f"line {line}: not valid YAML: {problem}") from None
     except RecursionError:
         raise InputError("not valid YAML: nested too deeply") from None
     except (yaml.YAMLError, ValueError) as error:
         # The other is of scalars that look like a date or number and are none.
-        raise InputError(f"not valid YAML: {_told(error)}") from None
+        raise InputError(f"not valid YAML: {_one_line(error)}") from None
     except (AttributeError, LookupError, TypeError):
         # As the library fails where a tag that is written out does not go with its value.
         raise InputError("not valid YAML: a value does not go with its tag") from None
@@ -71,6 +71,11 @@ def parse_yaml(text: str) -> dict[str, Any]:
         raise InputError(f"a configuration is a mapping with the blocks {blocks}")
     check_values(document)
     return document
+
+
+def to_yaml(document: Mapping[str, Any]) -> str:
+    """The text that `parse_yaml` reads as this document; its keys stay in their order."""
+    return yaml.dump(dict(document), Dumper=_Dumper, sort_keys=False)
 
 
 def parse_json(text: str) -> dict[str, Any]:
@@ -95,6 +100,10 @@ def parse_json(text: str) -> dict[str, Any]:
 _ODD_BASE: Final = re.compile(r"[-+]?(?:0[0-9_]+$|[^:]+:)")
 # What it takes for a text, and every other language, YAML 1.2 among them, for a number.
 _EXPONENT: Final = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+$")
+
+
+class _Dumper(yaml.SafeDumper):
+    """YAML whose texts are quoted where `_Loader`, too, would take them for something else."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -146,16 +155,17 @@ class _Loader(yaml.SafeLoader):
         return node
 
 
-def _told(problem: object) -> str:
+def _one_line(problem: object) -> str:
     return printable(" ".join(str(problem).split()), _LONGEST_PROBLEM)
 
 
 # As in JSON, a date is a text.
 _Loader.yaml_implicit_resolvers = {
-    first: [each for each in resolvers if not each[0].endswith(":timestamp")]
+    first: [one for one in resolvers if not one[0].endswith(":timestamp")]
     for first, resolvers in _Loader.yaml_implicit_resolvers.items()
 }
-_Loader.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+.0123456789"))
+for each in (_Loader, _Dumper):
+    each.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+.0123456789"))
 
 
 def _problem(text: str, mark: Any) -> yaml.MarkedYAMLError:

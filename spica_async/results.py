@@ -11,11 +11,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any, Final, Self
 
-import yaml
-
 from schemas.config import SmartSearchConfig
 from schemas.results import CandidateRecord, SweepResult
 from schemas.workload import SYNTHETIC_FIELDS, TRACE_FIELDS
+from spica_async.documents import to_yaml
 from spica_async.errors import InputError, SpicaError, file_problem
 from spica_async.plan.describe import describe_plan
 from spica_async.plan.types import SweepPlan
@@ -100,8 +99,7 @@ class ResultsFolder:
 
     def write_config(self, config: SmartSearchConfig) -> None:
         """Write the configuration with its defaults; it can be run again as it is."""
-        document = yaml.safe_dump(config_document(config), sort_keys=False)
-        self._replace("config.yaml", document)
+        self._replace("config.yaml", to_yaml(config_document(config)))
 
     def write_plan(self, plan: SweepPlan) -> None:
         """Write what will be searched."""

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from support.commands import small_sweep
 from support.daemon_commands import obeying
 from support.fake_control import FakeControl
@@ -18,7 +20,7 @@ from support.fake_control import FakeControl
 from schemas.daemon import SWEEP_COMMAND
 from spica_async.bus.memory import MemoryBus
 from spica_async.config import load_config
-from spica_async.documents import decode, parse_json, parse_yaml
+from spica_async.documents import check_values, decode, parse_json, parse_yaml, to_yaml
 from spica_async.errors import InputError
 
 BOTH = pytest.mark.parametrize("parse", [parse_json, parse_yaml])
@@ -245,3 +247,25 @@ def test_yaml_numbers_are_those_that_json_has(number: str, value: object) -> Non
 @pytest.mark.parametrize("date", ["2024-01-01", "2001-13-45", "2001-12-14t21:59:43.10-05:00"])
 def test_a_date_is_a_text_in_yaml_as_it_is_in_json(date: str) -> None:
     assert parse_yaml(f"a: {date}") == {"a": date}
+
+
+@given(
+    st.dictionaries(
+        st.text(min_size=1, max_size=5),
+        st.one_of(
+            st.sampled_from(["1e3", "-.5E+2", "012", "1:30", "2024-01-01", "yes", "null", "~", ""]),
+            st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=5),
+            st.integers(-(2**63) + 1, 2**63 - 1),
+            st.floats(allow_nan=False, allow_infinity=False),
+            st.booleans(),
+            st.none(),
+        ),
+        max_size=5,
+    )
+)
+def test_what_is_written_is_read_again(document: dict[str, Any]) -> None:
+    try:
+        check_values(document)
+    except InputError:
+        return
+    assert parse_yaml(to_yaml(document)) == document
