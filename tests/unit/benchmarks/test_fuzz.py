@@ -70,6 +70,13 @@ def test_what_the_engine_reads_is_planned_or_refused_in_one_line(kind: str, coun
     assert found(kind, 1, count) == []
 
 
+@pytest.mark.slow
+def test_the_memory_of_whoever_begins_it_does_not_count() -> None:
+    much = bytearray(1200 * 2**20)
+    much[::4096] = b"x" * len(much[::4096])
+    assert found("messages", 1, 2) == []
+
+
 def test_a_seed_and_a_number_give_a_case_again() -> None:
     with opened() as messages:
         once, again, other = (messages.make(case_random("messages", seed, 7)) for seed in (1, 1, 2))
