@@ -43,11 +43,23 @@ class IgnoredEvent(StrEnum):
 
 
 class FleetWatch:
-    """Keeps a fleet up to date from a bus."""
+    """Keeps a fleet up to date from a bus.
 
-    def __init__(self, fleet: Fleet, on_view: Callable[[FleetView], None] | None) -> None:
+    Args:
+        fleet: what workers say of themselves.
+        on_view: takes what there is to show.
+        on_held: takes the evaluations that a worker has just said to hold.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        on_view: Callable[[FleetView], None] | None,
+        on_held: Callable[[list[str]], None],
+    ) -> None:
         self._fleet = fleet
         self._on_view = on_view
+        self._on_held = on_held
         self._changed = asyncio.Event()
         self.ignored = CountedWarnings("coordinator.event_ignored")
 
@@ -70,6 +82,11 @@ class FleetWatch:
                 self.ignored.add(IgnoredEvent.MALFORMED, errors=error.error_count())
                 continue
             self._fleet.heard(told, now())
+            # At once: whoever looks later may find a worker silent.
+            if isinstance(told, EvaluationStarted):
+                self._on_held([told.data.evaluation_id])
+            elif not isinstance(told, WorkerLeft):
+                self._on_held(told.data.evaluations)
             self.changed()
 
     async def show(self, every_seconds: float) -> None:

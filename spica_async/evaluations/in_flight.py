@@ -119,7 +119,6 @@ class Evaluations:
         self._share = share.turn if share is not None else nullcontext
         self._outgoing = Outgoing(coordinator, self._results.name, earlier.run)
         self._fleet = Fleet(fingerprint, versions)
-        self._watch = FleetWatch(self._fleet, on_fleet)
         self._sender = RequestSender(
             bus,
             requests=requests_queue(fingerprint),
@@ -127,6 +126,7 @@ class Evaluations:
             fleet=self._fleet,
             lost_after_seconds=lost_after_seconds,
         )
+        self._watch = FleetWatch(self._fleet, on_fleet, self._sender.held)
         self._dead_letters = DeadLetters(
             bus,
             outgoing=self._outgoing,

@@ -22,7 +22,6 @@ class _Sent:
     sent_at: float
     patience_seconds: float
     missing_since: float | None = None
-    was_held: bool = False
     dropped: bool = False
 
 
@@ -37,6 +36,7 @@ class LostRequests:
     def __init__(self, patience_seconds: float) -> None:
         self._patience_seconds = patience_seconds
         self._sent: dict[str, _Sent] = {}
+        self._held: set[str] = set()
         self._count = 0
         self._last_taken = 0
 
@@ -47,11 +47,13 @@ class LostRequests:
         before = self._sent.get(evaluation_id)
         if before is not None:
             first = before.first_number
+            self._held.discard(evaluation_id)
             patience = min(2 * before.patience_seconds, _MAX_PATIENCE * self._patience_seconds)
         self._sent[evaluation_id] = _Sent(first, self._count, now, patience)
 
     def ended(self, evaluation_id: str) -> None:
         """Nobody waits for it any more; without effect if it was never sent."""
+        self._held.discard(evaluation_id)
         sent = self._sent.pop(evaluation_id, None)
         if sent is not None:
             self._last_taken = max(self._last_taken, sent.first_number)
@@ -67,11 +69,16 @@ class LostRequests:
         for sent in self._sent.values():
             sent.missing_since = None
 
+    def held(self, evaluation_ids: AbstractSet[str]) -> None:
+        """A worker has said that it holds these; it may have been quicker than their sender."""
+        self._held |= evaluation_ids
+
     def seen(self, held: AbstractSet[str]) -> None:
         """Workers hold these; what is not in flight has no effect."""
         for name in held & self._sent.keys():
             sent = self._sent[name]
-            sent.was_held, sent.dropped, sent.missing_since = True, False, None
+            sent.dropped, sent.missing_since = False, None
+            self._held.add(name)
             self._last_taken = max(self._last_taken, sent.first_number)
 
     def queue_deleted(self) -> list[str]:
@@ -80,9 +87,11 @@ class LostRequests:
         What a worker has had may be with it still, even if that is not heard of at the moment. It
         is looked for from now on like all else; given back to the queue, it would be gone.
         """
-        waited = [name for name, sent in self._sent.items() if sent.dropped or not sent.was_held]
-        for sent in self._sent.values():
-            sent.was_held, sent.missing_since = False, None
+        waited = [
+            name for name, sent in self._sent.items() if sent.dropped or name not in self._held
+        ]
+        self._held.clear()
+        self.look_anew()
         return waited
 
     def due(self, *, held: AbstractSet[str], queued: int, now: float) -> list[str]:
@@ -97,16 +106,16 @@ class LostRequests:
         return [
             name
             for name, sent in self._sent.items()
-            if name not in held and self._is_due(sent, queued, now)
+            if name not in held and self._is_due(name, sent, queued, now)
         ]
 
-    def _is_due(self, sent: _Sent, queued: int, now: float) -> bool:
+    def _is_due(self, name: str, sent: _Sent, queued: int, now: float) -> bool:
         if sent.dropped:
             # For certain; patience then only keeps one attempt and the next apart.
             return now - sent.sent_at >= sent.patience_seconds
         # A queue hands out in order, and what was given back first of all. So it may wait there
         # unless one that was sent later is out already, and nobody ever had this one.
-        if queued and (sent.was_held or sent.number > self._last_taken):
+        if queued and (name in self._held or sent.number > self._last_taken):
             sent.missing_since = None
             return False
         if sent.missing_since is None:

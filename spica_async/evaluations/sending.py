@@ -99,6 +99,10 @@ class RequestSender:
         self._messages.pop(evaluation_id, None)
         self._lost.ended(evaluation_id)
 
+    def held(self, evaluation_ids: Iterable[str]) -> None:
+        """A worker says that it holds these, whosever they are."""
+        self._lost.held(self._messages.keys() & evaluation_ids)
+
     def dropped(self, evaluation_id: str) -> None:
         """The bus has dropped it for reasons that are not its own."""
         self._lost.dropped(evaluation_id)

@@ -97,6 +97,19 @@ def test_what_has_ended_is_not_looked_for(lost: LostRequests) -> None:
     assert lost.queue_deleted() == ["b"]
 
 
+def test_what_a_worker_has_said_to_hold_did_not_wait_however_late_its_sending_is_known(
+    lost: LostRequests,
+) -> None:
+    lost.held({"a", "b"})
+    for name in ("a", "b", "c"):
+        lost.sent(name, 0.0)
+    lost.ended("b")
+    lost.sent("b", 0.0)
+    assert lost.queue_deleted() == ["c", "b"]
+    # Of the next queue nobody has had any yet.
+    assert lost.queue_deleted() == ["a", "c", "b"]
+
+
 def test_what_waited_in_a_deleted_queue_is_due_at_once_and_what_was_held_as_ever(
     lost: LostRequests,
 ) -> None:
