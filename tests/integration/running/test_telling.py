@@ -47,7 +47,8 @@ async def test_subscribers_hear_of_a_sweep_and_of_its_resumption(
     assert_whole(events)
     assert [event.data.kind for event in events[:2]] == ["sweep.submitted", "branch.enumerated"]
     assert isinstance(events[-1].data, SweepFinished)
-    assert len(events) == (await published(job, options))[1]
+    # The one that was on its way when the first run was stopped may have come again.
+    assert len({event.id for event in events}) == (await published(job, options))[1]
 
 
 async def test_what_nobody_could_be_told_is_told_when_the_sweep_is_resumed(
