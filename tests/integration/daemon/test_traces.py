@@ -53,6 +53,9 @@ async def test_sweeps_side_by_side_serve_their_traces_at_one_port(
         aiohttp.ClientSession() as http,
     ):
         ids = [await run.submit(small_config(random_seed=seed)) for seed in (1, 2)]
+        # The first one would end while the second is still planned.
+        for sweep_id in ids:
+            await run.until(sweep_id, "running")
         async with asyncio.timeout(10):
             while {one.sweep_id for one in worker.requests} != set(ids):
                 # The first one may have taken all slots.
