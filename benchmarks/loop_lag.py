@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import json
 import sys
 import tempfile
@@ -138,6 +139,7 @@ async def measure(root: Path, sweeps: int, rounds: int, *, hang: bool) -> Steps:
     steps = Steps()
     bus = MemoryBus()
     sys.setswitchinterval(0.0001)
+    gc.freeze()
     if not hang:
         released.set()
     with (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 import socket
 import sys
@@ -99,6 +100,8 @@ def run_daemon(options: DaemonOptions, say: Say) -> int:
     interrupts = Interrupts()
     # The loop waits so long for each thread that computes, e.g. reads a trace, time and again.
     sys.setswitchinterval(_SWITCH_SECONDS)
+    # What is imported lasts: to look through all of it for cycles holds the loop up for 60 ms.
+    gc.freeze()
     try:
         asyncio.run(_run(options, interrupts, say))
     except asyncio.CancelledError:
