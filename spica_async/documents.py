@@ -61,7 +61,7 @@ def parse_yaml(text: str) -> dict[str, Any]:
     except RecursionError:
         raise InputError("not valid YAML: nested too deeply") from None
     except (yaml.YAMLError, ValueError) as error:
-        # The other is of scalars that look like a date or number and are none.
+        # The other is of scalars that look like a number and are none.
         raise InputError(f"not valid YAML: {_one_line(error)}") from None
     except (AttributeError, LookupError, TypeError):
         # As the library fails where a tag that is written out does not go with its value.

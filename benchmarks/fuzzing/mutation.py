@@ -32,7 +32,7 @@ def change_document(rng: random.Random, document: Any, values: Sequence[Any] = S
     """
     document = copy.deepcopy(document)
     for _ in range(rng.choice((1, 1, 1, 2, 4))):
-        places = list(_places(document))
+        places = list(all_places(document))
         if not places:
             return rng.choice(values)
         holder, key = rng.choice(places)
@@ -97,7 +97,8 @@ def encoded(rng: random.Random, text: str) -> bytes:
     return text.encode(how, "replace")
 
 
-def _places(document: Any) -> Iterator[tuple[Any, Any]]:
+def all_places(document: Any) -> Iterator[tuple[Any, Any]]:
+    """Everything in a document, as what holds it and under which key or at which index."""
     items: Any = ()
     if isinstance(document, dict):
         items = list(document.items())
@@ -105,7 +106,7 @@ def _places(document: Any) -> Iterator[tuple[Any, Any]]:
         items = list(enumerate(document))
     for key, value in items:
         yield document, key
-        yield from _places(value)
+        yield from all_places(value)
 
 
 def _replace(rng: random.Random, holder: Any, key: Any, values: Sequence[Any]) -> None:

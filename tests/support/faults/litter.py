@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
 import aio_pika
 from aio_pika.abc import AbstractChannel, AbstractExchange
+from fuzzing.mutation import all_places
 from support.broker import VirtualHost
 from support.faults.workers import FINGERPRINT
 
@@ -246,7 +247,7 @@ class Fuzzer:
 
     def _change_value(self, envelope: Envelope[Any]) -> bytes:
         document = json.loads(envelope.model_dump_json())
-        places = list(_places(document))
+        places = list(all_places(document))
         for _ in range(self._random.randint(1, 3)):
             holder, key = self._random.choice(places)
             if self._random.random() < 0.3 and isinstance(holder, dict):
@@ -254,17 +255,6 @@ class Fuzzer:
             else:
                 holder[key] = self._random.choice(_STRANGE)
         return json.dumps(document).encode()
-
-
-def _places(document: Any) -> Iterator[tuple[Any, Any]]:
-    items: Any = ()
-    if isinstance(document, dict):
-        items = list(document.items())
-    elif isinstance(document, list):
-        items = list(enumerate(document))
-    for key, value in items:
-        yield document, key
-        yield from _places(value)
 
 
 def _litter(kind: str, envelope: Envelope[Any]) -> Litter:
