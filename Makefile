@@ -72,10 +72,11 @@ torture: setup broker ## A hundred kills in one sweep, which must end with exact
 fuzz: setup ## Ten thousand spoilt documents, traces, model folders and messages each (half an hour).
 	$(BIN)/python benchmarks/fuzz.py --count 10000
 
-lint: setup ## ruff and mypy.
+lint: setup ## ruff, mypy, and that imports point down.
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 format: setup ## Let ruff put the code in order.
 	$(BIN)/ruff check --fix .

@@ -46,19 +46,19 @@ from schemas.results import CandidateRecord
 from spica_async.bus.memory import MemoryBus
 from spica_async.bus.port import Delivery
 from spica_async.bus.topology import declare, requests_queue
-from spica_async.daemon.http.app import make_app
-from spica_async.daemon.http.server import serve
-from spica_async.daemon.http.settings import HttpSettings
-from spica_async.daemon.manager import ManagerSettings, SweepManager
+from spica_async.evaluate.cache import NoCache
 from spica_async.journal import Journal, Lease, journal_url
-from spica_async.journal.log import FactLog, NoLog, ResultT, SweepLog
 from spica_async.journal.opening import new_sweep
-from spica_async.journal.past import PastRuns
 from spica_async.journal.sql import SqlJournal
 from spica_async.report.folder_writer import FolderWriter
-from spica_async.result_cache import NoCache
-from spica_async.sweep import Sweep
-from spica_async.telling import SweepTelling
+from spica_async.search.events.pending import SweepTelling
+from spica_async.search.fact_log import FactLog, NoLog, ResultT, SweepLog
+from spica_async.search.past_runs import PastRuns
+from spica_async.search.sweep import Sweep
+from spica_async.service.http.app import make_app
+from spica_async.service.http.server import serve
+from spica_async.service.http.settings import HttpSettings
+from spica_async.service.manager import ManagerSettings, SweepManager
 
 _MOST_WAIT_MS: Final = 5.0
 _MOST_RESUME_SECONDS: Final = 5.0

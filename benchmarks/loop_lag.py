@@ -37,15 +37,15 @@ from support.searching import FakeWorker, succeed
 
 from schemas.config import SmartSearchConfig
 from spica_async.bus.memory import MemoryBus
-from spica_async.daemon.lag import watched_loop
-from spica_async.inputs import Inputs
+from spica_async.config.inputs import Inputs
 from spica_async.plan.build import plan_sweep
 from spica_async.plan.process import read_plan
 from spica_async.plan.types import Progress, SweepPlan
 from spica_async.plan.wire import encode_plan
 from spica_async.processes.threads import computed, with_files
 from spica_async.report import folder_writer
-from spica_async.results import ResultsFolder
+from spica_async.report.folder import ResultsFolder
+from spica_async.service.lag import watched_loop
 from spica_async.traces.check import check_trace
 
 _MOST_STEP_MS: Final = 50.0
@@ -144,9 +144,9 @@ async def measure(root: Path, sweeps: int, rounds: int, *, hang: bool) -> Steps:
         released.set()
     with (
         patch.object(ResultsFolder, "append", append),
-        patch("spica_async.daemon.runner.inputs_of", planned),
-        patch("spica_async.running.engine_fingerprint", lambda: FINGERPRINT),
-        patch("spica_async.running.engine_versions", dict),
+        patch("spica_async.service.runner.inputs_of", planned),
+        patch("spica_async.service.run_sweep.engine_fingerprint", lambda: FINGERPRINT),
+        patch("spica_async.service.run_sweep.engine_versions", dict),
         patch.object(folder_writer, "PATIENCE_SECONDS", 2.0),
     ):
         async with (

@@ -108,7 +108,7 @@ def main() -> int:
 
 
 def _code_of(task: Task) -> str:
-    ours = () if task.contender in OPTUNA else ("spica_async/sampling",)
+    ours = () if task.contender in OPTUNA else ("spica_async/optimizer",)
     return digest_of("benchmarks/synthetic", *ours)
 
 

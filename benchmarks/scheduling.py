@@ -39,15 +39,15 @@ from synthetic.records import Records, digest_of
 
 from schemas.messages import EvaluationRequest, Measurement
 from spica_async.cli.logs import log_warnings_to_stderr
-from spica_async.evaluations import Evaluations
-from spica_async.journal.log import NoLog
-from spica_async.judging import study_objectives
-from spica_async.proposals import Proposer, StudyProposer
-from spica_async.sample import sample_key
-from spica_async.sampling.profiles import open_sampler
-from spica_async.sampling.types import Study
-from spica_async.search import Search
+from spica_async.evaluate import Evaluations
+from spica_async.judge.verdict import study_objectives
+from spica_async.optimizer.profiles import open_sampler
+from spica_async.optimizer.proposals import Proposer, StudyProposer
+from spica_async.optimizer.types import Study
+from spica_async.search.fact_log import NoLog
+from spica_async.search.search import Search
 from spica_async.space.branch import BranchSpace
+from spica_async.space.sample import sample_key
 from workers.port import ChildDeaths
 
 Schedule = Literal["rounds", "continuous"]

@@ -29,17 +29,17 @@ from rich.table import Table
 from schemas.config import SmartSearchConfig
 from schemas.messages import EvaluationRequest
 from spica_async.engine import evaluation, runtime
-from spica_async.judging import study_objectives
-from spica_async.loads import load_of
+from spica_async.evaluate.loads import load_of
+from spica_async.judge.scoring import score_report
+from spica_async.judge.verdict import study_objectives
+from spica_async.optimizer.assignments import centre
+from spica_async.optimizer.quasi_random import draw
+from spica_async.optimizer.types import Study
 from spica_async.plan.process import make_plan
 from spica_async.plan.types import SweepPlan
-from spica_async.sample import resolve_kv_load, sample_key, unroll_sample
-from spica_async.sampling.assignments import centre
-from spica_async.sampling.quasi_random import draw
-from spica_async.sampling.types import Study
-from spica_async.scoring import score_report
-from spica_async.search import sample_context
+from spica_async.search.search import sample_context
 from spica_async.space.branch import BranchSpace, Selection
+from spica_async.space.sample import resolve_kv_load, sample_key, unroll_sample
 
 ROOT = Path(__file__).parents[1]
 MOE = {

@@ -1,6 +1,6 @@
 """`python -m workers` is `spica-worker`."""
 
-from workers.cli import main
+from spica_async.cli.worker import main
 
 if __name__ == "__main__":
     main()

@@ -17,8 +17,8 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from schemas.envelope import MAX_MESSAGE_BYTES
-from spica_async.childproc import child_environment
 from spica_async.engine.own_files import own_settings
+from spica_async.processes.child import child_environment
 from spica_async.processes.logs import open_log
 from workers.child import ChildGreeting
 from workers.groups import live_members, signal_group

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 
-from workers import container
+from spica_async.processes import container
 
 ENGINE_EVALUATOR = "spica_async.engine.evaluation:evaluate"
 ENGINE_WARM_UP = "spica_async.engine.evaluation:warm_up"

@@ -22,12 +22,12 @@ from fuzzing.harness import Wrong
 from fuzzing.mutation import change_bytes, change_document, change_lines, encoded
 from schemas.config import SmartSearchConfig
 from spica_async.bus.port import Message
-from spica_async.config import load_config
-from spica_async.daemon.commands import UnreadableCommandError, _read
-from spica_async.daemon.http.submissions import _understand, config_from_document
+from spica_async.config.load import load_config
 from spica_async.errors import InputError
-from spica_async.planner import filter_scaling_policies
-from spica_async.results import config_document
+from spica_async.plan.scaling_policies import filter_scaling_policies
+from spica_async.report.folder import config_document
+from spica_async.service.commands import UnreadableCommandError, _read
+from spica_async.service.http.submissions import _understand, config_from_document
 
 Way = Literal["file", "yaml body", "json body", "command", "yaml over http", "json over http"]
 

@@ -49,7 +49,7 @@ from spica_async.bus.topology import (
     requests_queue,
     results_queue,
 )
-from spica_async.daemon.commands import Commands
+from spica_async.service.commands import Commands
 
 To = Literal["worker", "all workers", "results", "dead letters", "events", "daemon"]
 

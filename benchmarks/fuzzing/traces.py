@@ -17,9 +17,9 @@ from fuzzing.harness import Wrong
 from fuzzing.mutation import STRANGE, change_bytes, change_document, change_lines
 from schemas.config import SmartSearchConfig
 from schemas.workload import Workload
+from spica_async.config.inputs import Inputs, inputs_of
 from spica_async.engine import planner
 from spica_async.errors import InputError
-from spica_async.inputs import Inputs, inputs_of
 from spica_async.plan.offered import offered_load
 from spica_async.traces.arrivals import windows_by_interval
 

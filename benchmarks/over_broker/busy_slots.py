@@ -15,10 +15,10 @@ from over_broker.coordinator import opened_bus
 from over_broker.figures import Figure
 from over_broker.fleet import FleetOptions, ready, running_fleet
 from over_broker.processes import Meter
-from spica_async.evaluations import Evaluations
-from spica_async.journal.log import NoLog
-from spica_async.proposals import EnumeratedProposer, Proposer
-from spica_async.search import Search
+from spica_async.evaluate import Evaluations
+from spica_async.optimizer.proposals import EnumeratedProposer, Proposer
+from spica_async.search.fact_log import NoLog
+from spica_async.search.search import Search
 from spica_async.space.branch import BranchSpace
 
 _FINGERPRINT = "busy-slots"

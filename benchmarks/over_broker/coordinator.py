@@ -15,7 +15,7 @@ from spica_async.bus.address import BrokerAddress
 from spica_async.bus.port import Bus
 from spica_async.bus.rabbitmq import RabbitBus
 from spica_async.bus.topology import declare, requests_queue
-from spica_async.evaluations import Evaluations
+from spica_async.evaluate import Evaluations
 
 
 @asynccontextmanager

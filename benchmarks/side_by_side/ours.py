@@ -16,12 +16,12 @@ from side_by_side.outcome import Outcome, Parts
 from side_by_side.process_tree import Span
 from side_by_side.quality import Found
 from side_by_side.recording import Recording, UnreadableRunError, record
-from spica_async.deployment_text import deployment
+from spica_async.report.deployment_text import deployment
 
 _CANDIDATES = "out/*/candidates.jsonl"
 _RECORDING = "recording.json"
 _PLANNING: Final = "spica_async.plan.child"
-_SAMPLER: Final = "spica_async.sampling.child"
+_SAMPLER: Final = "spica_async.optimizer.child"
 _REPLAYS: Final = "workers.child"
 
 

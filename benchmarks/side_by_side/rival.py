@@ -14,7 +14,7 @@ from side_by_side.outcome import Outcome, Parts
 from side_by_side.process_tree import Span
 from side_by_side.quality import Found
 from side_by_side.recording import Recording, UnreadableRunError, record
-from spica_async.deployment_text import deployment
+from spica_async.report.deployment_text import deployment
 
 _STACK: Final = "dynamo"
 """It has an engine of its own for loads without router and planner; ours knows Dynamo's alone."""

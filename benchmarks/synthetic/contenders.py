@@ -8,9 +8,9 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from schemas.config import OptimizerSettings
-from spica_async.sampling.port import Sampler
-from spica_async.sampling.profiles import open_sampler
-from spica_async.sampling.types import Study
+from spica_async.optimizer.port import Sampler
+from spica_async.optimizer.profiles import open_sampler
+from spica_async.optimizer.types import Study
 from synthetic.optuna_sampler import OptunaSampler
 
 STOCK = "vizier_default"

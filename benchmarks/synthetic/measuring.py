@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from spica_async.sampling.port import Sampler, SamplerStats
-from spica_async.sampling.quasi_random import draw
-from spica_async.sampling.types import Study, Suggestion, Trial
+from spica_async.optimizer.port import Sampler, SamplerStats
+from spica_async.optimizer.quasi_random import draw
+from spica_async.optimizer.types import Study, Suggestion, Trial
 from synthetic.contenders import open_contender
 from synthetic.meter import cpu_seconds, memory_of_children, until_idle
 from synthetic.problem import Problem

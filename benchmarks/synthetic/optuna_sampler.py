@@ -11,10 +11,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from spica_async.childproc import child_environment
-from spica_async.sampling.assignments import accept
-from spica_async.sampling.port import SamplerStats
-from spica_async.sampling.types import Study, Suggestion, Trial
+from spica_async.optimizer.assignments import accept
+from spica_async.optimizer.port import SamplerStats
+from spica_async.optimizer.types import Study, Suggestion, Trial
+from spica_async.processes.child import child_environment
 from spica_async.space.parameters import (
     Assignment,
     DiscreteParameter,

@@ -9,7 +9,7 @@ from functools import cached_property
 
 import moocore
 
-from spica_async.sampling.types import Objective
+from spica_async.optimizer.types import Objective
 from spica_async.space.parameters import Assignment, Parameter
 
 SCORE = Objective("score", maximize=True)

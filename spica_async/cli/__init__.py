@@ -15,12 +15,8 @@ from rich.console import Console
 from spica_async.bus.limits import DEFAULT_HARD_LIMIT_SECONDS
 from spica_async.cli import options
 from spica_async.errors import InputError, SpicaError, TimeUpError, file_problem, unforeseen
+from spica_async.exit_codes import EXIT_BAD_INPUT, EXIT_FAULT, EXIT_INTERRUPTED, EXIT_TIME_UP
 from spica_async.processes.threads import leaving_threads_behind
-
-EXIT_FAULT = 1
-EXIT_BAD_INPUT = 2
-EXIT_TIME_UP = 3
-EXIT_INTERRUPTED = 130
 
 app = typer.Typer(
     name="spica-async",
@@ -78,7 +74,7 @@ def run(
 
     Replays run in this machine's processes, or with --bus where workers are.
     """
-    from spica_async.broker import read_broker_options  # noqa: PLC0415  # `--help` stays light
+    from spica_async.bus.broker_options import read_broker_options  # noqa: PLC0415  # `--help` stays light
     from spica_async.cli.run import read_run_options, run_sweep_command  # noqa: PLC0415  # as above
 
     broker = read_broker_options(
@@ -139,7 +135,7 @@ def resume(
     if daemon is not None:
         _order("resume", sweep, daemon, token_file, as_json=json)
         return
-    from spica_async.broker import read_broker_options  # noqa: PLC0415  # `--help` stays light
+    from spica_async.bus.broker_options import read_broker_options  # noqa: PLC0415  # `--help` stays light
     from spica_async.cli.run import (  # noqa: PLC0415  # as above
         read_run_options,
         resume_sweep_command,
@@ -211,7 +207,7 @@ def serve(
 
     What was running when it ended, in whatever way, goes on when it is started again.
     """
-    from spica_async.broker import read_broker_options  # noqa: PLC0415  # `--help` stays light
+    from spica_async.bus.broker_options import read_broker_options  # noqa: PLC0415  # `--help` stays light
     from spica_async.cli.serve import serve_command  # noqa: PLC0415  # as above
 
     broker = read_broker_options(
@@ -257,7 +253,7 @@ def submit(
 ) -> None:
     """Hand a sweep to a tuning daemon and print the sweep's id."""
     from spica_async.cli.daemon_client import submit_command  # noqa: PLC0415  # `--help` stays light
-    from spica_async.daemon_client import DaemonAddress  # noqa: PLC0415  # as above
+    from spica_async.service.client import DaemonAddress  # noqa: PLC0415  # as above
 
     address = DaemonAddress.read(daemon, token_file)
     raise typer.Exit(
@@ -283,7 +279,7 @@ def list_sweeps(
 ) -> None:
     """List the sweeps of a tuning daemon, the latest first."""
     from spica_async.cli.daemon_client import list_command  # noqa: PLC0415  # `--help` stays light
-    from spica_async.daemon_client import DaemonAddress  # noqa: PLC0415  # as above
+    from spica_async.service.client import DaemonAddress  # noqa: PLC0415  # as above
 
     list_command(DaemonAddress.read(daemon, token_file), state, limit=limit, as_json=json)
 
@@ -298,7 +294,7 @@ def show(
 ) -> None:
     """Show how far a sweep of a tuning daemon is, and its best deployments."""
     from spica_async.cli.daemon_client import show_command  # noqa: PLC0415  # `--help` stays light
-    from spica_async.daemon_client import DaemonAddress  # noqa: PLC0415  # as above
+    from spica_async.service.client import DaemonAddress  # noqa: PLC0415  # as above
 
     show_command(sweep, DaemonAddress.read(daemon, token_file), as_json=json)
 
@@ -313,7 +309,7 @@ def watch(
 ) -> None:
     """Follow a sweep of a tuning daemon to its end; the exit code is that of `run`."""
     from spica_async.cli.daemon_client import watch_command  # noqa: PLC0415  # `--help` stays light
-    from spica_async.daemon_client import DaemonAddress  # noqa: PLC0415  # as above
+    from spica_async.service.client import DaemonAddress  # noqa: PLC0415  # as above
 
     raise typer.Exit(watch_command(sweep, DaemonAddress.read(daemon, token_file), as_json=json))
 
@@ -351,7 +347,7 @@ def remove(
 ) -> None:
     """Have a tuning daemon forget a sweep that has ended or rests; its folder stays."""
     from spica_async.cli.daemon_client import remove_command  # noqa: PLC0415  # `--help` stays light
-    from spica_async.daemon_client import DaemonAddress  # noqa: PLC0415  # as above
+    from spica_async.service.client import DaemonAddress  # noqa: PLC0415  # as above
 
     remove_command(sweep, DaemonAddress.read(daemon, token_file))
 
@@ -381,7 +377,7 @@ def _order(
     as_json: bool,
 ) -> None:
     from spica_async.cli.daemon_client import order_command  # noqa: PLC0415  # `--help` stays light
-    from spica_async.daemon_client import DaemonAddress  # noqa: PLC0415  # as above
+    from spica_async.service.client import DaemonAddress  # noqa: PLC0415  # as above
 
     order_command(verb, sweep, DaemonAddress.read(daemon, token_file), as_json=as_json)
 

@@ -15,11 +15,11 @@ from pathlib import Path
 
 from spica_async.cli.logs import log_warnings_to_stderr
 from spica_async.errors import InputError, SpicaError
+from spica_async.evaluate.cache import CacheStats, NoCache, ResultCache, cache_place
+from spica_async.evaluate.cache.files import identity
 from spica_async.journal import JournalDamagedError, JournalError
-from spica_async.journal.address import read_address
 from spica_async.journal.opening import URL_VARIABLE
-from spica_async.result_cache import CacheStats, NoCache, ResultCache, cache_place
-from spica_async.result_cache.files import identity
+from spica_async.storage.address import read_address
 
 _DAY_SECONDS = 24 * 3600.0
 
@@ -99,7 +99,7 @@ async def _opened(place: str | Path) -> AsyncIterator[ResultCache]:
     if isinstance(place, Path) and identity(place) is None:
         yield NoCache()
         return
-    from spica_async.result_cache.sql import SqlResultCache  # noqa: PLC0415  # loads SQLAlchemy
+    from spica_async.evaluate.cache.sql import SqlResultCache  # noqa: PLC0415  # loads SQLAlchemy
 
     try:
         async with SqlResultCache.open(place) as cache:

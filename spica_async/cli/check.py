@@ -6,10 +6,10 @@ import asyncio
 from pathlib import Path
 
 from spica_async.cli.logs import log_warnings_to_stderr
-from spica_async.cli.tables import plan_view, print_view
-from spica_async.display import ProgressConsole, showing
-from spica_async.inputs import read_inputs
+from spica_async.config.inputs import read_inputs
 from spica_async.plan.types import SweepPlan
+from spica_async.report.screen import ProgressConsole, showing
+from spica_async.report.tables import plan_view, print_view
 
 
 def check_command(path: Path) -> None:

@@ -23,15 +23,15 @@ from schemas.lifecycle import (
     SweepPaused,
     SweepStarted,
 )
-from spica_async.cli import EXIT_FAULT, EXIT_INTERRUPTED
-from spica_async.cli.tables import candidates_table, print_view, tally_text
-from spica_async.config import load_config
-from spica_async.daemon_client import DaemonAddress, DaemonClient, Verb
-from spica_async.display import candidate_line
+from spica_async.config.load import load_config
 from spica_async.errors import SpicaError
-from spica_async.outcome import is_useful
-from spica_async.results import config_document
-from spica_async.units import figure, seconds
+from spica_async.exit_codes import EXIT_FAULT, EXIT_INTERRUPTED
+from spica_async.judge.sweep_result import is_useful
+from spica_async.report.folder import config_document
+from spica_async.report.screen import candidate_line
+from spica_async.report.tables import candidates_table, print_view, tally_text
+from spica_async.report.units import figure, seconds
+from spica_async.service.client import DaemonAddress, DaemonClient, Verb
 
 EXIT_NOTHING_FEASIBLE: Final = 3
 _EXIT_CODES: Final = {

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from spica_async.bus.limits import DEFAULT_HARD_LIMIT_SECONDS, HOLD_MARGIN_SECONDS
-from spica_async.daemon.http.address import DEFAULT_URL, URL_VARIABLE
+from spica_async.service.http.address import DEFAULT_URL, URL_VARIABLE
 
 DEFAULT_OUTPUT = Path("results")
 DEFAULT_GRACE_SECONDS = 10.0

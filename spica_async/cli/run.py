@@ -20,27 +20,27 @@ from pathlib import Path
 
 from schemas.goal import OptimizationGoal
 from schemas.results import SweepResult, SweepStatus
-from spica_async.broker import BrokerOptions, connected
+from spica_async.bus.broker_options import BrokerOptions, connected
 from spica_async.bus.memory import MemoryBus
 from spica_async.bus.port import Bus
-from spica_async.cli import EXIT_INTERRUPTED
 from spica_async.cli.logs import log_to_file, log_warnings_to_stderr
 from spica_async.cli.options import DEFAULT_GRACE_SECONDS, DEFAULT_OUTPUT
-from spica_async.cli.tables import print_view, result_view
-from spica_async.display import Display, ProgressConsole, showing
+from spica_async.config.inputs import Inputs, inputs_of, read_inputs
 from spica_async.errors import InputError, first_cause
-from spica_async.inputs import Inputs, inputs_of, read_inputs
-from spica_async.interrupts import Interrupts
-from spica_async.jobs import Job, NewJob, ResumedJob, check_root
+from spica_async.evaluate.cache import cache_place
+from spica_async.evaluate.cache import opened as opened_cache
+from spica_async.exit_codes import EXIT_INTERRUPTED
 from spica_async.journal import SweepRow, SweepUnknownError
 from spica_async.journal.opening import JournalOptions, config_of, opened
-from spica_async.local_worker import local_worker
-from spica_async.outcome import is_useful
+from spica_async.judge.sweep_result import is_useful
 from spica_async.plan.types import SweepPlan
+from spica_async.processes.signals import Interrupts
 from spica_async.report.folder_writer import FolderWriter
-from spica_async.result_cache import cache_place
-from spica_async.result_cache import opened as opened_cache
-from spica_async.running import Means, run_job
+from spica_async.report.screen import Display, ProgressConsole, showing
+from spica_async.report.tables import print_view, result_view
+from spica_async.service.jobs import Job, NewJob, ResumedJob, check_root
+from spica_async.service.local_worker import local_worker
+from spica_async.service.run_sweep import Means, run_job
 from spica_async.space.knobs import scales
 from workers.program import WorkerOptions, checked_slots
 from workers.settings import ENGINE_WARM_UP, ChildSettings

@@ -9,17 +9,17 @@ from pathlib import Path
 
 import structlog
 
-from spica_async.broker import BrokerOptions
+from spica_async.bus.broker_options import BrokerOptions
 from spica_async.cli.logs import log_to
 from spica_async.cli.options import DEFAULT_GRACE_SECONDS
 from spica_async.cli.prune import checked_days
-from spica_async.daemon.http.own_token import new_token
-from spica_async.daemon.http.settings import HttpSettings
-from spica_async.daemon.http.tokens import Tokens, read_tokens
-from spica_async.daemon.local_files import ANY_FILE, LocalFiles
-from spica_async.daemon.program import DaemonOptions, run_daemon
-from spica_async.jobs import check_root
 from spica_async.journal.opening import JournalOptions
+from spica_async.service.http.own_token import new_token
+from spica_async.service.http.settings import HttpSettings
+from spica_async.service.http.tokens import Tokens, read_tokens
+from spica_async.service.jobs import check_root
+from spica_async.service.local_files import ANY_FILE, LocalFiles
+from spica_async.service.program import DaemonOptions, run_daemon
 from workers.program import checked_slots
 
 

@@ -12,17 +12,17 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from spica_async.broker import naming
 from spica_async.bus.address import BrokerAddress
+from spica_async.bus.broker_options import naming
 from spica_async.bus.consumer_timeout import ConsumerTimeout, Management, consumer_timeouts
 from spica_async.bus.limits import HOLD_MARGIN_SECONDS
 from spica_async.bus.port import QueueSpec
 from spica_async.bus.rabbitmq.audit import Finding, Standing, audit
 from spica_async.bus.topology import COMMANDS_QUEUE, DEAD_QUEUE, requests_queue
 from spica_async.cli.logs import log_warnings_to_stderr
-from spica_async.cli.tables import print_view
 from spica_async.engine.versions import engine_fingerprint
 from spica_async.errors import InputError
+from spica_async.report.tables import print_view
 
 _GOOD = frozenset({Standing.OK, Standing.EXISTS})
 _MEANING = {

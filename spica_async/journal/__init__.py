@@ -1,6 +1,5 @@
 """The durable record of every sweep: what a coordinator that starts again goes on from."""
 
-from spica_async.journal.address import journal_url
 from spica_async.journal.port import (
     Fact,
     Journal,
@@ -24,6 +23,7 @@ from spica_async.journal.port import (
     SweepTakenError,
     SweepUnknownError,
 )
+from spica_async.storage.address import journal_url
 
 __all__ = [
     "Fact",

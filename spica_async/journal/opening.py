@@ -23,12 +23,12 @@ from spica_async.journal import (
     SweepRow,
     SweepTakenError,
 )
-from spica_async.journal.address import FileAddress, ServerAddress, read_address
-from spica_async.journal.log import LEASE_SECONDS
 from spica_async.journal.owner import is_dead, this_owner
 from spica_async.places import check_file
-from spica_async.results import config_document
-from spica_async.telling import listed, submitted_event
+from spica_async.report.folder import config_document
+from spica_async.search.events.pending import listed, submitted_event
+from spica_async.search.fact_log import LEASE_SECONDS
+from spica_async.storage.address import FileAddress, ServerAddress, read_address
 
 URL_VARIABLE: Final = "SPICA_JOURNAL"
 FILE_NAME: Final = "journal.sqlite3"

@@ -24,7 +24,6 @@ from sqlalchemy import (
 from sqlalchemy.exc import IntegrityError
 
 from spica_async.journal import queries
-from spica_async.journal.database import Database
 from spica_async.journal.port import (
     WISHES,
     Fact,
@@ -44,7 +43,6 @@ from spica_async.journal.port import (
     SweepUnknownError,
     granted_by,
 )
-from spica_async.journal.set_up import database_at, set_up
 from spica_async.journal.tables import (
     STEPS,
     events_table,
@@ -52,8 +50,10 @@ from spica_async.journal.tables import (
     sweeps_table,
     version_table,
 )
-from spica_async.journal.transactions import Transactions
 from spica_async.processes.threads import with_files
+from spica_async.storage.database import Database
+from spica_async.storage.set_up import database_at, set_up
+from spica_async.storage.transactions import Transactions
 
 BUSY_SECONDS: Final = 10.0
 """How long others may hold what a verb needs."""

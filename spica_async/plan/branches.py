@@ -19,7 +19,6 @@ from spica_async.engine.facts import NoPerfDatabaseError
 from spica_async.engine.refusals import ShapeRejectedError
 from spica_async.errors import InputError
 from spica_async.plan.types import Dropped, PlanningEngine, Progress, dropped_lines
-from spica_async.sample import static_sample
 from spica_async.space.branch import BranchSpace, Selection
 from spica_async.space.capacity import CapacityKey, rejection
 from spica_async.space.knobs import Knob, active_knobs
@@ -30,6 +29,7 @@ from spica_async.space.pool import (
     menu_pool,
 )
 from spica_async.space.product import PoolTooLargeError, ProductPool, enumerate_pool
+from spica_async.space.sample import static_sample
 from spica_async.space.shapes import (
     ParallelShape,
     backend_problem,

@@ -19,7 +19,11 @@ from spica_async.engine.facts import (
     UnknownSkuError,
 )
 from spica_async.errors import InputError
-from spica_async.forecast import (
+from spica_async.plan.branches import BranchBuilder
+from spica_async.plan.budget import enumerable_points
+from spica_async.plan.digest import plan_digest
+from spica_async.plan.estimates import Estimator
+from spica_async.plan.load_forecast import (
     FALLBACK_PREDICTOR,
     EntryLoss,
     LoadPredictorResult,
@@ -27,11 +31,8 @@ from spica_async.forecast import (
     sweep_load_predictor,
     throughput_intervals,
 )
-from spica_async.plan.branches import BranchBuilder
-from spica_async.plan.budget import enumerable_points
-from spica_async.plan.digest import plan_digest
-from spica_async.plan.estimates import Estimator
 from spica_async.plan.offered import offered_load
+from spica_async.plan.scaling_policies import FilteredPolicies, filter_scaling_policies
 from spica_async.plan.seeding import find_seeds
 from spica_async.plan.settings import (
     check_context,
@@ -42,7 +43,6 @@ from spica_async.plan.settings import (
 )
 from spica_async.plan.types import Dropped, PlanningEngine, Progress, SweepPlan
 from spica_async.plan.wire import as_searched
-from spica_async.planner import FilteredPolicies, filter_scaling_policies
 from spica_async.space.branch import BranchSpace, Selection
 from spica_async.traces.arrivals import windows_by_interval
 

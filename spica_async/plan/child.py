@@ -19,13 +19,6 @@ import structlog
 from structlog.typing import EventDict
 
 from schemas.messages import ModelFiles
-from spica_async.childproc import (
-    HEADER_BYTES,
-    exit_with_parent,
-    frame,
-    payload_length,
-    take_standard_streams,
-)
 from spica_async.engine import runtime
 from spica_async.engine.model_files import ModelFilesError, folder_of, leave_namesake, own_model
 from spica_async.engine.model_folder import check_left_behind
@@ -33,6 +26,13 @@ from spica_async.errors import InputError
 from spica_async.plan.build import plan_sweep
 from spica_async.plan.installed import InstalledEngine, known_answers
 from spica_async.plan.wire import decode_request, encode_plan
+from spica_async.processes.child import (
+    HEADER_BYTES,
+    exit_with_parent,
+    frame,
+    payload_length,
+    take_standard_streams,
+)
 
 Kind = Literal["progress", "log", "plan", "input_error", "fault"]
 

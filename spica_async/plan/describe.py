@@ -10,7 +10,7 @@ from typing import Final
 from pydantic import JsonValue
 
 from schemas.search_space import DeploymentMode
-from spica_async.forecast import EntryLoss
+from spica_async.plan.load_forecast import EntryLoss
 from spica_async.plan.types import SweepPlan, dropped_lines
 from spica_async.space.branch import BranchSpace, Selection
 from spica_async.space.parameters import (

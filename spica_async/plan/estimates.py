@@ -27,10 +27,10 @@ from spica_async.plan.steady_state import (
     disaggregated,
 )
 from spica_async.plan.types import PlanningEngine, Progress
-from spica_async.sample import static_sample
 from spica_async.space.branch import BranchSpace, Selection
 from spica_async.space.capacity import CapacityKey, CapacityTable, rejection
 from spica_async.space.pool import ParallelConfig, ParallelPool, RoleDeployment
+from spica_async.space.sample import static_sample
 from spica_async.space.shapes import ParallelShape
 
 Positions = NDArray[np.intp]

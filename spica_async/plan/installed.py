@@ -17,9 +17,9 @@ from spica_async.engine import capability, capacity, estimates, facts, planner, 
 from spica_async.engine.config import engine_config
 from spica_async.engine.own_files import own_files
 from spica_async.engine.refusals import RejectionKind, ShapeRejectedError, one_line
-from spica_async.forecast import Predictor, Window
 from spica_async.plan.answers import Answers
-from spica_async.sample import sample_key
+from spica_async.plan.load_forecast import Predictor, Window
+from spica_async.space.sample import sample_key
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,12 +15,12 @@ from pydantic import ValidationError
 
 from schemas.config import SmartSearchConfig
 from schemas.messages import TraceLoad
-from spica_async.child_end import end_child
-from spica_async.childproc import HEADER_BYTES, child_environment, frame, payload_length
 from spica_async.engine.own_files import own_settings
 from spica_async.errors import InputError, SpicaError, keep_traceback
 from spica_async.plan.types import PlanRequest, Progress, SweepPlan
 from spica_async.plan.wire import MAX_ANSWER_BYTES, decode_plan, encode_request
+from spica_async.processes.child import HEADER_BYTES, child_environment, frame, payload_length
+from spica_async.processes.child_end import end_child
 from spica_async.processes.memory import child_memory_limit, mebibytes, outgrown
 from spica_async.processes.threads import computed
 

@@ -10,11 +10,11 @@ import numpy as np
 
 from schemas.goal import OptimizationGoal, OptimizationTarget
 from schemas.search_space import Backend
+from spica_async.optimizer.assignments import centre
 from spica_async.plan.estimates import Estimator, PoolEstimates
-from spica_async.sampling.assignments import centre
+from spica_async.plan.warm_start import SEEDS, Indices, Numbers, best_of_kinds, spread_front
 from spica_async.space.branch import BranchSpace, Selection
 from spica_async.space.pool import ParallelPool
-from spica_async.warm_start import SEEDS, Indices, Numbers, best_of_kinds, spread_front
 
 # Parts of a range of KV loads: what a deployment gives its users changes with each doubling.
 _LOAD_STEPS: Final = (1 / 64, 1 / 16, 1 / 4, 3 / 4)

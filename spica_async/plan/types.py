@@ -15,7 +15,7 @@ from schemas.messages import ModelFiles, Sample, TraceLoad
 from schemas.search_space import Backend, DeploymentMode, Role
 from spica_async.engine.estimates import Steps, StepTimes
 from spica_async.engine.facts import HardwareFacts, ModelFacts
-from spica_async.forecast import LoadPredictorResult, Predictor, Window
+from spica_async.plan.load_forecast import LoadPredictorResult, Predictor, Window
 from spica_async.space.branch import BranchSpace, Selection
 from spica_async.space.capacity import CapacityTable
 

@@ -26,9 +26,9 @@ from pydantic import TypeAdapter
 
 from schemas.config import SmartSearchConfig
 from schemas.messages import TraceLoad
+from spica_async.plan.scaling_policies import filter_scaling_policies
 from spica_async.plan.settings import without_repeats
 from spica_async.plan.types import PlanRequest, SweepPlan
-from spica_async.planner import filter_scaling_policies
 from spica_async.space.capacity import CapacityKey
 
 MAX_ANSWER_BYTES: Final = 64 * 2**20

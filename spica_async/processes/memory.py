@@ -7,8 +7,7 @@ from typing import Final
 
 import psutil
 
-# It knows no worker; what a container allows is the same for all that runs in it.
-from workers.container import available_memory
+from spica_async.processes.container import available_memory
 
 _LEAST_BYTES: Final = 2 * 2**30
 _AVAILABLE_SHARE: Final = 0.9

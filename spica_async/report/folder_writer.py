@@ -19,7 +19,7 @@ from schemas.config import SmartSearchConfig
 from schemas.results import CandidateRecord, SweepResult
 from spica_async.plan.types import SweepPlan
 from spica_async.processes.threads import DaemonThreads
-from spica_async.results import ResultsFolder
+from spica_async.report.folder import ResultsFolder
 
 PATIENCE_SECONDS: Final = 10.0
 """For one file, or some lines; any disk that works is done by then."""

@@ -24,7 +24,7 @@ from support.management import BY_BOTH, BY_POLICY, ManagementApi
 from support.served import served
 
 from schemas.messages import TraceLoad
-from spica_async.broker import (
+from spica_async.bus.broker_options import (
     BrokerOptions,
     check_consumer_timeout,
     offered,

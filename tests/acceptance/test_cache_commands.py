@@ -13,8 +13,8 @@ from support.cached_results import grow_old, put
 from support.commands import Finished, Spica
 from support.postgres import PostgresNode
 
+from spica_async.evaluate.cache.sql import SqlResultCache
 from spica_async.journal import journal_url
-from spica_async.result_cache.sql import SqlResultCache
 
 DAY = 24 * 3600
 

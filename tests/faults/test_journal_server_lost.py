@@ -20,14 +20,14 @@ from support.postgres import GUARDED, PASSWORD, PostgresNode
 from schemas.config import SmartSearchConfig
 from schemas.journal import Requested
 from spica_async.journal import Journal, JournalUnavailableError, Lease
-from spica_async.journal import postgres as postgres_module
-from spica_async.journal.address import ServerAddress, read_address
-from spica_async.journal.log import SweepLog
-from spica_async.journal.postgres import PostgresDatabase
 from spica_async.journal.sql import SqlJournal
 from spica_async.journal.tables import sweeps_table
-from spica_async.journal.transactions import Transactions
-from spica_async.telling import SweepTelling
+from spica_async.search.events.pending import SweepTelling
+from spica_async.search.fact_log import SweepLog
+from spica_async.storage import postgres as postgres_module
+from spica_async.storage.address import ServerAddress, read_address
+from spica_async.storage.postgres import PostgresDatabase
+from spica_async.storage.transactions import Transactions
 
 
 @pytest.fixture

@@ -5,9 +5,9 @@ from __future__ import annotations
 from sqlalchemy import update
 
 from schemas.messages import Measurement
-from spica_async.result_cache import ResultCache
-from spica_async.result_cache.sql import SqlResultCache
-from spica_async.result_cache.tables import entries_table
+from spica_async.evaluate.cache import ResultCache
+from spica_async.evaluate.cache.sql import SqlResultCache
+from spica_async.evaluate.cache.tables import entries_table
 
 
 def measured(throughput: float = 1.0) -> Measurement:

@@ -10,11 +10,11 @@ from dataclasses import replace
 import httpx2 as httpx
 from support.fake_control import FakeControl
 
-from spica_async.daemon.http.app import make_app
-from spica_async.daemon.http.server import serve
-from spica_async.daemon.http.settings import HttpSettings
-from spica_async.daemon.http.tokens import Tokens
-from spica_async.daemon.local_files import ANY_FILE
+from spica_async.service.http.app import make_app
+from spica_async.service.http.server import serve
+from spica_async.service.http.settings import HttpSettings
+from spica_async.service.http.tokens import Tokens
+from spica_async.service.local_files import ANY_FILE
 
 TOKEN = "0123456789abcdef-token"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}

@@ -20,12 +20,12 @@ from schemas.lifecycle import SweepEvent
 from spica_async.bus.memory import MemoryBus
 from spica_async.bus.port import Bus
 from spica_async.bus.topology import declare, requests_queue
-from spica_async.daemon.manager import ManagerSettings, SweepManager
-from spica_async.inputs import Inputs
+from spica_async.config.inputs import Inputs
+from spica_async.evaluate.cache import NoCache
 from spica_async.journal.sql import SqlJournal
 from spica_async.plan.build import plan_sweep
 from spica_async.plan.types import Progress, SweepPlan
-from spica_async.result_cache import NoCache
+from spica_async.service.manager import ManagerSettings, SweepManager
 
 BUDGET = 12
 PATIENCE_SECONDS = 60
@@ -51,11 +51,11 @@ def quick_inputs(config: SmartSearchConfig, note: Callable[[str], None]) -> Inpu
 
 def make_quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let daemons of this process plan without the engine, for workers that have none."""
-    monkeypatch.setattr("spica_async.daemon.runner.inputs_of", quick_inputs)
-    monkeypatch.setattr("spica_async.daemon.manager.LOOK_SECONDS", 0.1)
-    monkeypatch.setattr("spica_async.daemon.runner.LOOK_SECONDS", 0.1)
-    monkeypatch.setattr("spica_async.running.engine_fingerprint", lambda: FINGERPRINT)
-    monkeypatch.setattr("spica_async.running.engine_versions", dict)
+    monkeypatch.setattr("spica_async.service.runner.inputs_of", quick_inputs)
+    monkeypatch.setattr("spica_async.service.manager.LOOK_SECONDS", 0.1)
+    monkeypatch.setattr("spica_async.service.runner.LOOK_SECONDS", 0.1)
+    monkeypatch.setattr("spica_async.service.run_sweep.engine_fingerprint", lambda: FINGERPRINT)
+    monkeypatch.setattr("spica_async.service.run_sweep.engine_versions", dict)
 
 
 @dataclass

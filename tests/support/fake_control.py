@@ -21,14 +21,14 @@ from schemas.lifecycle import (
 )
 from schemas.messages import Sample
 from schemas.results import CandidateRecord, CandidateTimings, RankedCandidate
-from spica_async.daemon.port import (
+from spica_async.report.folder import config_document
+from spica_async.service.port import (
     QueueFullError,
     SweepPage,
     UnknownSweepError,
     UnreadableEvent,
     WrongStateError,
 )
-from spica_async.results import config_document
 
 FINAL = frozenset({"cancelled", "completed", "nothing_feasible", "time_limit"})
 _FIRST = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)

@@ -13,12 +13,12 @@ from support.searching import FakeWorker, succeed_or_fail
 from schemas.results import SweepResult
 from spica_async.bus.port import Bus
 from spica_async.bus.topology import declare, requests_queue
-from spica_async.daemon.watch import SweepWatch
-from spica_async.jobs import Job, NewJob, ResumedJob
+from spica_async.evaluate.cache import NoCache
 from spica_async.journal import Journal
 from spica_async.journal.opening import JournalOptions, opened
-from spica_async.result_cache import NoCache
-from spica_async.running import Beside, Means, run_job
+from spica_async.service.jobs import Job, NewJob, ResumedJob
+from spica_async.service.run_sweep import Beside, Means, run_job
+from spica_async.service.watch import SweepWatch
 
 
 def new(options: JournalOptions, root: Path) -> NewJob:

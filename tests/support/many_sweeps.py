@@ -9,8 +9,8 @@ from typing import Any
 
 from sqlalchemy import event
 
-from spica_async.journal.address import FileAddress, read_address
 from spica_async.journal.sql import SqlJournal
+from spica_async.storage.address import FileAddress, read_address
 
 _COLUMNS = (
     "sweep_id, folder, config, priority, status, submitted_at, last, managed, use_cache, summary,"

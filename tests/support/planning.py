@@ -25,8 +25,8 @@ from spica_async.engine.facts import (
 )
 from spica_async.engine.refusals import ShapeRejectedError
 from spica_async.errors import InputError
-from spica_async.forecast import Predictor, Window
 from spica_async.plan.build import plan_sweep
+from spica_async.plan.load_forecast import Predictor, Window
 from spica_async.plan.types import SweepPlan
 from spica_async.space.shapes import ParallelShape
 

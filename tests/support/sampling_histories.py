@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from spica_async.sampling.quasi_random import draw
-from spica_async.sampling.types import Objective, Study, Suggestion, Trial
-from spica_async.sampling.wire import AskRequest
+from spica_async.optimizer.quasi_random import draw
+from spica_async.optimizer.types import Objective, Study, Suggestion, Trial
+from spica_async.optimizer.wire import AskRequest
 from spica_async.space.parameters import (
     Assignment,
     CategoricalParameter,

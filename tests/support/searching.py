@@ -21,18 +21,18 @@ from schemas.messages import (
     Sample,
 )
 from schemas.results import CandidateRecord
-from spica_async.branch_course import BranchCourse
 from spica_async.bus.memory import MemoryBus
 from spica_async.bus.port import Bus, Delivery, Message, UnroutableError
 from spica_async.bus.topology import EVALUATION_STARTED_TOPIC, requests_queue
-from spica_async.evaluations import Evaluations
-from spica_async.fleet import FleetView
-from spica_async.journal.log import NoLog
+from spica_async.evaluate import Evaluations
+from spica_async.evaluate.fleet import FleetView
+from spica_async.optimizer.port import SamplerStats
+from spica_async.optimizer.proposals import EnumeratedProposer, Proposer, StudyProposer
+from spica_async.optimizer.types import Suggestion, Trial
 from spica_async.plan.types import SweepPlan
-from spica_async.proposals import EnumeratedProposer, Proposer, StudyProposer
-from spica_async.sampling.port import SamplerStats
-from spica_async.sampling.types import Suggestion, Trial
-from spica_async.search import ProposerFactory, Search
+from spica_async.search.branch import BranchCourse
+from spica_async.search.fact_log import NoLog
+from spica_async.search.search import ProposerFactory, Search
 from spica_async.space.branch import BranchSpace
 from spica_async.space.parameters import Assignment, FloatParameter
 

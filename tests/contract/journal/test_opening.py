@@ -20,8 +20,8 @@ from spica_async.journal import (
     JournalUnavailableError,
     journal_url,
 )
-from spica_async.journal.address import read_address
 from spica_async.journal.sql import SqlJournal
+from spica_async.storage.address import read_address
 
 SECRET = "hush-hush"
 

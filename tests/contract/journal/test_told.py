@@ -15,9 +15,9 @@ from spica_async.journal import (
     JournalFullError,
     JournalUnavailableError,
 )
-from spica_async.journal.address import FileAddress, ServerAddress
-from spica_async.journal.postgres import PostgresDatabase
-from spica_async.journal.sqlite import SqliteDatabase
+from spica_async.storage.address import FileAddress, ServerAddress
+from spica_async.storage.postgres import PostgresDatabase
+from spica_async.storage.sqlite import SqliteDatabase
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,7 @@ async def test_a_step_takes_as_long_as_it_takes(
     postgres: PostgresNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = postgres.url(postgres.add_database())
-    monkeypatch.setattr("spica_async.journal.postgres._CONNECT_SECONDS", 0.5)
+    monkeypatch.setattr("spica_async.storage.postgres._CONNECT_SECONDS", 0.5)
     use_steps(monkeypatch, (*STEPS, ("SELECT pg_sleep(1.5)",)))
     async with SqlJournal.open(url, busy_seconds=0.5) as journal:
         assert await journal._database.read(version_of) == len(STEPS) + 1

@@ -34,13 +34,13 @@ MakeRequest = Callable[..., EvaluationRequest]
 Marked = Callable[[str], list[str]]
 Until = Callable[[Callable[[], Any]], Awaitable[Any]]
 
-# As `workers.cli`, with other children.
+# As `spica_async.cli.worker`, with other children.
 PROGRAM = """
 import json, sys
 from pathlib import Path
 from spica_async.bus.address import BrokerAddress
 from spica_async.errors import SpicaError
-from workers.logs import log_to_stderr
+from spica_async.cli.worker_logs import log_to_stderr
 from workers.program import WorkerOptions, run_program
 from workers.settings import ChildSettings
 

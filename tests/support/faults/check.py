@@ -20,7 +20,7 @@ from spica_async.bus.address import BrokerAddress
 from spica_async.bus.port import Bus, QueueNotFoundError
 from spica_async.bus.rabbitmq import RabbitBus
 from spica_async.bus.topology import DEAD_QUEUE, requests_queue, results_queue
-from spica_async.sample import sample_key
+from spica_async.space.sample import sample_key
 
 
 async def check_exact(

@@ -20,14 +20,14 @@ from schemas.results import CandidateRecord, SweepResult
 from spica_async.bus.address import BrokerAddress
 from spica_async.bus.port import Bus
 from spica_async.bus.rabbitmq import BusState, RabbitBus
-from spica_async.evaluations import Evaluations
-from spica_async.evaluations.in_flight import LOST_AFTER_SECONDS, WATCH_SECONDS
-from spica_async.fleet import FleetView
-from spica_async.journal.log import NoLog
+from spica_async.evaluate import Evaluations
+from spica_async.evaluate.fleet import FleetView
+from spica_async.evaluate.in_flight import LOST_AFTER_SECONDS, WATCH_SECONDS
 from spica_async.plan.budget import enumerable_points
 from spica_async.plan.types import SweepPlan
 from spica_async.report.folder_writer import FolderWriter
-from spica_async.sweep import Sweep
+from spica_async.search.fact_log import NoLog
+from spica_async.search.sweep import Sweep
 
 _ROUNDS: Final = 3
 _CHOICES: Final = 9
@@ -181,7 +181,7 @@ async def sweeping(
     found = plan_of(candidates, parallel=parallel, schedule=schedule)
     if impatient:
         _KnownEvaluations.impatient.add(sweep_id)
-    with patch("spica_async.sweep.Evaluations", _KnownEvaluations):
+    with patch("spica_async.search.sweep.Evaluations", _KnownEvaluations):
         async with (
             FolderWriter.create(folder, sweep_id) as results,
             RabbitBus.open(

@@ -23,23 +23,23 @@ from support.planning import plan
 from support.searching import FakeWorker, Ledger, succeed_or_fail
 
 from schemas.journal import Planned
-from spica_async import sweep as sweep_module
 from spica_async.bus.address import BrokerAddress
 from spica_async.bus.memory import MemoryBus
 from spica_async.bus.port import Bus
 from spica_async.bus.rabbitmq import RabbitBus
 from spica_async.bus.topology import declare, requests_queue
-from spica_async.evaluations import Evaluations
+from spica_async.evaluate import Evaluations
 from spica_async.journal import Lease, SweepUnknownError
-from spica_async.journal.log import SweepLog
 from spica_async.journal.opening import new_sweep, take
 from spica_async.journal.owner import this_owner
-from spica_async.journal.past import MEMORY_BUS, PastRuns
 from spica_async.journal.sql import SqlJournal
 from spica_async.plan.types import SweepPlan
 from spica_async.report.folder_writer import FolderWriter
-from spica_async.sweep import Sweep
-from spica_async.telling import SweepTelling
+from spica_async.search import sweep as sweep_module
+from spica_async.search.events.pending import SweepTelling
+from spica_async.search.fact_log import SweepLog
+from spica_async.search.past_runs import MEMORY_BUS, PastRuns
+from spica_async.search.sweep import Sweep
 
 FINGERPRINT: Final = "engine"
 _LEASE_SECONDS: Final = 30.0

@@ -11,10 +11,10 @@ from typing import Any
 
 from spica_async.bus.memory import MemoryBus
 from spica_async.bus.rabbitmq import RabbitBus
-from spica_async.evaluations import in_flight, incoming
+from spica_async.evaluate import in_flight, incoming
 from spica_async.journal.sql import SqlJournal
+from spica_async.optimizer.random_sampler import RandomSampler
 from spica_async.report.folder_writer import FolderWriter
-from spica_async.sampling.random_sampler import RandomSampler
 
 
 @dataclass

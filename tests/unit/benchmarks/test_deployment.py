@@ -8,10 +8,10 @@ import pytest
 from support.planning import plan
 from synthetic.deployment import BEST_SCORE, SPACE, score_of, seconds_of
 
-from spica_async.sample import sample_key, unroll_sample
-from spica_async.sampling.quasi_random import draw
-from spica_async.sampling.types import Objective, Study
-from spica_async.search import sample_context
+from spica_async.optimizer.quasi_random import draw
+from spica_async.optimizer.types import Objective, Study
+from spica_async.search.search import sample_context
+from spica_async.space.sample import sample_key, unroll_sample
 
 
 def test_replays_take_from_one_to_twenty_seconds() -> None:

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from synthetic.problem import BEST_SCORE, Problem
 from synthetic.spaces import PROBLEMS
 
-from spica_async.sampling.assignments import accept, centre, check_study
-from spica_async.sampling.quasi_random import draw
-from spica_async.sampling.types import Study
+from spica_async.optimizer.assignments import accept, centre, check_study
+from spica_async.optimizer.quasi_random import draw
+from spica_async.optimizer.types import Study
 from spica_async.space.parameters import (
     Assignment,
     FloatParameter,

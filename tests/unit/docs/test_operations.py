@@ -11,7 +11,7 @@ from typer.main import get_command
 from spica_async import cli
 from spica_async.bus import address, consumer_timeout, limits, topology
 from spica_async.bus.rabbitmq.bus import DEFAULT_CONNECT_SECONDS, DEFAULT_PATIENCE_SECONDS
-from workers import cli as worker_cli
+from spica_async.cli import worker as worker_cli
 from workers import supervisor, traces
 
 PAGE = (Path(__file__).parents[3] / "docs" / "operations.md").read_text(encoding="utf-8")

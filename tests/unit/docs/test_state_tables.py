@@ -28,10 +28,10 @@ def parsed(rows: str) -> dict[str, set[str]]:
 
 
 def test_both_machines_are_documented() -> None:
-    assert set(documented_tables()) == {"spica_async.branch", "workers.slot"}
+    assert set(documented_tables()) == {"spica_async.search.schedule", "workers.slot"}
 
 
-@pytest.mark.parametrize("module", ["spica_async.branch", "workers.slot"])
+@pytest.mark.parametrize("module", ["spica_async.search.schedule", "workers.slot"])
 def test_the_table_is_that_of_the_code(module: str) -> None:
     transitions: Mapping[Enum, frozenset[Enum]] = importlib.import_module(module).TRANSITIONS
 

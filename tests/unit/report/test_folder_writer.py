@@ -18,8 +18,8 @@ from support.results import RESULT
 from schemas.results import CandidateRecord
 from spica_async.errors import InputError, SpicaError
 from spica_async.report import folder_writer
+from spica_async.report.folder import ResultsFolder
 from spica_async.report.folder_writer import FolderWriter
-from spica_async.results import ResultsFolder
 
 
 def record(number: int) -> CandidateRecord:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from spica_async.bus.address import BrokerAddress
+from spica_async.cli import worker as cli
 from spica_async.errors import SpicaError
-from workers import cli
 from workers.program import WorkerOptions
 from workers.traces import TraceCache
 

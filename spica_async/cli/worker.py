@@ -1,0 +1,149 @@
+"""The command line of a worker: `spica-worker`, or `python -m workers`.
+
+Exit codes: 0 after a signal that was followed by a drain, 130 or 143 when a second SIGINT or
+SIGTERM cut that short, 1 when the worker cannot work (any more), 2 for a bad option.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from spica_async.bus.address import BrokerAddress
+from spica_async.bus.limits import DEFAULT_HARD_LIMIT_SECONDS
+from spica_async.cli.options import Bus, Ca, Cert, HardLimitSeconds, Key
+from spica_async.cli.worker_logs import log_to_stderr
+from spica_async.errors import InputError, SpicaError, file_problem, unforeseen
+from spica_async.exit_codes import EXIT_BAD_INPUT, EXIT_FAULT
+from spica_async.processes.threads import leaving_threads_behind
+from spica_async.traces.sources import DEFAULT_SCHEMES, read_schemes
+from workers.program import DEFAULT_DRAIN_SECONDS, WorkerOptions, checked_slots, run_program
+from workers.settings import ChildSettings
+from workers.supervisor import DEFAULT_HEARTBEAT_SECONDS, default_name
+from workers.traces import DEFAULT_MAX_BYTES, TraceCache
+
+_NAME = re.compile("[A-Za-z0-9_-]{1,100}")
+
+app = typer.Typer(
+    name="spica-worker",
+    help="Evaluate candidates for sweeps that run elsewhere; takes part until SIGTERM or Ctrl-C.",
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.command()
+def work(
+    *,
+    bus: Bus = None,
+    slots: Annotated[
+        int | None, typer.Option(min=1, help="replays at a time on this machine; default: cores")
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(help="unlike any other worker's; default: host and process id"),
+    ] = None,
+    drain_seconds: Annotated[
+        float,
+        typer.Option(min=0, help="for what runs when SIGTERM comes; the rest is given back"),
+    ] = DEFAULT_DRAIN_SECONDS,
+    heartbeat_seconds: Annotated[
+        float, typer.Option(min=1, max=60, help="between two signs of life to coordinators")
+    ] = DEFAULT_HEARTBEAT_SECONDS,
+    hard_limit_seconds: HardLimitSeconds = DEFAULT_HARD_LIMIT_SECONDS,
+    trace_cache: Annotated[
+        Path | None,
+        typer.Option(
+            help="folder for traces that were fetched; default: the user's", metavar="DIR"
+        ),
+    ] = None,
+    trace_cache_mib: Annotated[
+        int, typer.Option(min=1, help="the most that the folder may hold", metavar="MIB")
+    ] = DEFAULT_MAX_BYTES // 2**20,
+    trace_schemes: Annotated[
+        str,
+        typer.Option(
+            help="of the addresses that a trace is fetched from when a request names them,"
+            " redirects included; with `file` whoever sends requests may have this host's files"
+            " read",
+            metavar="SCHEME,...",
+        ),
+    ] = ",".join(DEFAULT_SCHEMES),
+    ca: Ca = None,
+    cert: Cert = None,
+    key: Key = None,
+    log_folder: Annotated[
+        Path | None,
+        typer.Option(
+            help="folder for what replay processes print; default: nowhere", metavar="DIR"
+        ),
+    ] = None,
+    json_logs: Annotated[bool, typer.Option("--json-logs", help="one JSON object a line")] = False,
+) -> None:
+    """Evaluate candidates for sweeps that run elsewhere; takes part until SIGTERM or Ctrl-C."""
+    address = BrokerAddress.from_options(bus, ca=ca, cert=cert, key=key)
+    options = WorkerOptions(
+        name=_checked_name(name),
+        slots=checked_slots(slots),
+        drain_seconds=drain_seconds,
+        heartbeat_seconds=heartbeat_seconds,
+        hard_limit_seconds=hard_limit_seconds,
+        children=ChildSettings(log_folder=_made_folder(log_folder)),
+        traces=TraceCache.open(
+            trace_cache,
+            max_bytes=trace_cache_mib * 2**20,
+            schemes=read_schemes(trace_schemes),
+        ),
+    )
+    log_to_stderr(as_json=json_logs)
+    raise typer.Exit(run_program(address, options))
+
+
+def main() -> None:
+    """The program `spica-worker`."""
+    with leaving_threads_behind():
+        run_app()
+
+
+def run_app() -> None:
+    """Run the command line; what a person can act on is one message, never a traceback.
+
+    Raises:
+        SystemExit: with the exit code.
+    """
+    try:
+        app()
+    except InputError as error:
+        _exit(error, EXIT_BAD_INPUT)
+    except SpicaError as error:
+        _exit(error, EXIT_FAULT)
+    except Exception as error:  # noqa: BLE001 - a bug of ours: not for the user
+        _exit(SpicaError(unforeseen(error)), EXIT_FAULT)
+
+
+def _exit(error: SpicaError, code: int) -> None:
+    sys.stderr.write(f"error: {error}\n")
+    sys.exit(code)
+
+
+def _checked_name(name: str | None) -> str:
+    if name is None:
+        # A host's name may have dots in it, which part the words of a queue's name.
+        return re.sub("[^A-Za-z0-9_-]", "-", default_name())[-100:]
+    if not _NAME.fullmatch(name):
+        raise InputError("--name: up to 100 letters, digits, - and _")
+    return name
+
+
+def _made_folder(folder: Path | None) -> Path | None:
+    try:
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"--log-folder: {folder}: {file_problem(error)}") from error
+    return folder

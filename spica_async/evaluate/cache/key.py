@@ -1,0 +1,51 @@
+"""Which requests ask one and the same question."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Final
+
+from schemas.messages import EvaluationRequest, Sample
+from spica_async.engine.model_files import named_by_content
+from spica_async.space.sample import sample_key
+
+# Counted up whenever the engine is handed a sample or a load in another way, a report is read
+# otherwise, or other samples are taken for noisy.
+_FORM: Final = 1
+# Where a trace lies says nothing of what is in it.
+_WHEREABOUTS: Final = frozenset({"path", "sources"})
+
+
+def cache_key(request: EvaluationRequest, *, fingerprint: str) -> str:
+    """What the answer to a request depends on, as 64 hexadecimal digits.
+
+    That is the sample, the load, the SLA and the engine, and neither who asks nor for how long. A
+    model and performance data of the user's own are in it by their digests: see `named_by_content`
+    and `engine_fingerprint`.
+
+    Args:
+        request: The question.
+        fingerprint: Of the engine that is asked; see `engine_fingerprint`.
+    """
+    sla = request.sla
+    question = {
+        "form": _FORM,
+        "engine": fingerprint,
+        "sample": sample_key(named_by_content(request.sample, request.model)),
+        "load": request.load.model_dump(mode="json", exclude=set(_WHEREABOUTS)),
+        "sla": None if sla is None else sla.model_dump(mode="json"),
+    }
+    text = json.dumps(question, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def is_noisy(sample: Sample) -> bool:
+    """Whether the same replay comes out otherwise each time: with a planner, or with a KV router.
+
+    Args:
+        sample: As `unroll_sample` writes it.
+    """
+    # A policy written out by the user may scale nothing, whatever it is called.
+    has_planner = bool(sample["enable_throughput_scaling"] or sample["enable_load_scaling"])
+    return has_planner or sample["router_mode"] == "kv_router"

@@ -1,0 +1,42 @@
+"""The cache of results that a sweep asks."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+from spica_async.evaluate.cache.place import user_cache_file
+from spica_async.evaluate.cache.port import ResultCache
+
+REST_SECONDS: Final = 30.0
+"""How long a cache is left alone once it has failed."""
+
+
+@asynccontextmanager
+async def opened(
+    where: str | Path | None = None, *, rest_seconds: float = REST_SECONDS
+) -> AsyncIterator[ResultCache]:
+    """A cache that never fails: what it cannot answer or keep, it has not got.
+
+    A file that is damaged is set aside and begun anew. Whatever else goes wrong is logged, the
+    first time, and then the cache is left alone for a while.
+
+    Args:
+        where: A file's path, or a URL; see `cache_place`. None: the user's cache file.
+        rest_seconds: How long it is left alone.
+
+    Raises:
+        InputError: if `where` names no place at all.
+    """
+    from spica_async.evaluate.cache.tolerant import (  # noqa: PLC0415  # loads SQLAlchemy
+        TolerantCache,
+    )
+
+    cache = TolerantCache(where or user_cache_file(), rest_seconds=rest_seconds)
+    await cache.open()
+    try:
+        yield cache
+    finally:
+        await cache.close()

@@ -1,0 +1,96 @@
+"""Answers evaluations from what was measured before, for this sweep or any other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import structlog
+
+from schemas.messages import EvaluationRequest, EvaluationResult
+from spica_async.evaluate.cache import NoCache, ResultCache, cache_key, is_noisy
+
+log = structlog.get_logger(__name__)
+
+
+def _log_note(line: str) -> None:
+    log.warning("worker.other_files", why=line)
+
+
+@dataclass(frozen=True, slots=True)
+class Reused:
+    """A result that was not measured for the evaluation that it answers.
+
+    Attributes:
+        result: as a worker would have sent it, at no time spent.
+        measured: how often the question has been measured.
+    """
+
+    result: EvaluationResult
+    measured: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reuse:
+    """What a sweep takes from a cache of results, and gives to it.
+
+    Attributes:
+        cache: has the results.
+        fingerprint: of the engine that measures.
+        answers: whether results are taken from it; they are given to it in any case.
+        note: told what the user should know.
+    """
+
+    cache: ResultCache
+    fingerprint: str
+    answers: bool
+    note: Callable[[str], None] = _log_note
+    _noted: set[str] = field(default_factory=set, init=False, repr=False, compare=False)
+
+    async def find(self, request: EvaluationRequest) -> Reused | None:
+        """The answer to a request, if it was asked before."""
+        if not self.answers:
+            return None
+        found = await self.cache.get(cache_key(request, fingerprint=self.fingerprint))
+        if found is None:
+            return None
+        measurement = found.measurement.model_copy(
+            update={"build_seconds": 0.0, "replay_seconds": 0.0}
+        )
+        result = EvaluationResult(
+            evaluation_id=request.evaluation_id,
+            sweep_id=request.sweep_id,
+            worker=found.worker,
+            measurement=measurement,
+            wall_seconds=0.0,
+        )
+        return Reused(result, found.measured)
+
+    async def keep(self, request: EvaluationRequest, result: EvaluationResult) -> None:
+        """Keep what was measured, for whoever asks next.
+
+        What an older worker has measured with files of its own stays out, for nobody knows them.
+        """
+        if result.own_files:
+            self._note_own_files(result)
+            return
+        key = cache_key(request, fingerprint=self.fingerprint)
+        await self.cache.put(
+            key, result.measurement, worker=result.worker, noisy=is_noisy(request.sample)
+        )
+
+    def _note_own_files(self, result: EvaluationResult) -> None:
+        """Tell once of each worker whose results may not be comparable with the others'."""
+        # What failed may not be a worker's answer at all.
+        if result.measurement.outcome != "feasible" or result.worker in self._noted:
+            return
+        self._noted.add(result.worker)
+        self.note(
+            f"worker {result.worker} is of an older version, and measures with performance data of"
+            " its own: what it finds may not be comparable, and is not kept for later sweeps"
+        )
+
+
+def no_reuse() -> Reuse:
+    """Takes nothing and gives nothing."""
+    return Reuse(NoCache(), "", answers=False)

@@ -1,0 +1,1 @@
+"""A measurement becomes a verdict, a candidate, a rank, and in the end the sweep's result."""

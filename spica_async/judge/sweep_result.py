@@ -1,0 +1,168 @@
+"""How branches and sweeps have ended, in the words of their result."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
+
+from schemas.config import SweepControl
+from schemas.goal import OptimizationGoal, OptimizationTarget
+from schemas.results import (
+    BranchEnd,
+    BranchResult,
+    RankedCandidate,
+    SweepStatus,
+    Tally,
+)
+from spica_async.judge.scoring import Candidate
+from spica_async.search.branch import BranchCourse
+from spica_async.search.schedule import BranchState, Phase
+
+CutShort = Literal["interrupted", "time_limit"]
+"""What ended a sweep from outside before its branches had ended."""
+
+
+def sweep_status(ends: Iterable[BranchEnd], *, interrupted: bool, useful: bool) -> SweepStatus:
+    """What to call a sweep by how its branches ended.
+
+    Args:
+        ends: the end of each branch.
+        interrupted: whether it was stopped from outside.
+        useful: whether some candidate serves the goal at all.
+    """
+    if interrupted:
+        return "interrupted"
+    known = set(ends)
+    if "time_limit" in known:
+        return "time_limit"
+    if not useful:
+        return "nothing_feasible"
+    if "stalled" in known:
+        return "stalled"
+    if "converged" in known:
+        return "converged"
+    return "completed" if "completed" in known else "exhausted"
+
+
+def sweep_reason(
+    branches: Sequence[BranchResult],
+    sweep: SweepControl,
+    cut_short: CutShort | None,
+    *,
+    converged: bool,
+) -> str:
+    """Why the sweep ended, in one line.
+
+    Args:
+        branches: how each of them ended.
+        sweep: the limits that were set.
+        cut_short: what ended the sweep from outside, if something did.
+        converged: whether the patience of the sweep as a whole was lost.
+    """
+    if cut_short == "time_limit":
+        return f"max_seconds, {sweep.max_seconds:g}, were up"
+    if cut_short == "interrupted":
+        return "it was stopped"
+    if converged:
+        return _no_better(sweep, "of all branches")
+    return "; ".join(f"{branch.branch} {branch.end}: {branch.reason}" for branch in branches)
+
+
+def is_useful(
+    objectives: Mapping[str, float] | Mapping[OptimizationTarget, float], goal: OptimizationGoal
+) -> bool:
+    """Whether any request of a candidate met the SLA, where the goal counts those that do.
+
+    Args:
+        objectives: of the candidate, by target.
+        goal: that they are the objectives of.
+    """
+    return all(objectives[target] > 0 for target in goal.objectives if target.needs_sla)
+
+
+def branch_result(branch: BranchCourse, cut_short: CutShort | None = None) -> BranchResult:
+    """How a branch ended, or what kept it from its own end."""
+    state = branch.state
+    end: BranchEnd = cut_short or "interrupted"
+    reason = "stopped before its end" if end == "interrupted" else "max_seconds were up"
+    match state.phase:
+        case Phase.COMPLETED:
+            end, reason = "completed", f"found all {branch.budget} candidates of its budget"
+        case Phase.EXHAUSTED:
+            end, reason = "exhausted", "every distinct sample was evaluated"
+        case Phase.STALLED:
+            end = "stalled"
+            which = f"round {state.round}" if branch.sweep.schedule == "rounds" else "it"
+            reason = f"{which} ran out of attempts: what is proposed is known or fails"
+            if not branch.candidates:
+                reason = f"{which} ran out of attempts: {found_nothing(state)}"
+        case Phase.CONVERGED:
+            end = "converged"
+            where = "of this branch" if branch.converged else "of all branches"
+            reason = _no_better(branch.sweep, where)
+        case Phase.FAILED:
+            end = "failed"
+            verdict = state.sole_failure
+            assert verdict is not None  # noqa: S101  # the phase says so
+            reason = f"everything tried is {verdict.outcome}: {verdict.cause}: {verdict.detail}"
+    outcomes = state.tally
+    return BranchResult(
+        branch=branch.space.mode,
+        end=end,
+        reason=reason,
+        rounds=state.round,
+        tally=Tally(
+            attempts=state.attempts,
+            feasible=outcomes["feasible"],
+            infeasible=outcomes["infeasible"],
+            unsupported=outcomes["unsupported"],
+            failed=outcomes["failed"],
+            cached=state.duplicates,
+            reused=branch.reused,
+            stand_ins=branch.stats.stand_ins,
+            causes=dict(state.causes),
+        ),
+        optimizer_seconds=branch.stats.suggest_seconds,
+        evaluation_seconds=branch.evaluation_seconds,
+    )
+
+
+def found_nothing(state: BranchState) -> str:
+    """What most samples of a branch without a candidate ended by, in one line."""
+    failures = state.failures()
+    if not failures:
+        return "nothing was evaluated yet"
+    first = failures[0]
+    count = sum((one.outcome, one.cause) == (first.outcome, first.cause) for one in failures)
+    return f"{count} of {len(failures)} are {first.outcome}: {first.cause}: {first.detail}"
+
+
+def sum_tallies(tallies: Iterable[Tally]) -> Tally:
+    """The suggestions of several branches, by what became of them."""
+    total = Tally().model_dump()
+    for tally in tallies:
+        for name, value in tally.model_dump().items():
+            if name == "causes":
+                for cause, count in value.items():
+                    total["causes"][cause] = total["causes"].get(cause, 0) + count
+            else:
+                total[name] += value
+    return Tally.model_validate(total)
+
+
+def ranked(candidate: Candidate) -> RankedCandidate:
+    """A candidate as the result lists it."""
+    return RankedCandidate(
+        candidate_id=candidate.candidate_id,
+        score=candidate.score,
+        objectives={target.value: value for target, value in candidate.objectives.items()},
+        used_gpus=candidate.used_gpus,
+        config=candidate.sample,
+        metrics=dict(candidate.report),
+        facts=dict(candidate.facts),
+    )
+
+
+def _no_better(sweep: SweepControl, where: str) -> str:
+    by = f" by more than {sweep.min_improvement:.2%}" if sweep.min_improvement else ""
+    return f"{sweep.patience} candidates {where} did not make the best of it better{by}"

@@ -1,0 +1,81 @@
+"""From a worker's measurement to a verdict: what counts, what is told, and what is neither."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pydantic import JsonValue
+
+from schemas.config import SmartSearchConfig
+from schemas.goal import OptimizationGoal, OptimizationTarget
+from schemas.messages import Cause, Measurement, Sample
+from spica_async.judge.scoring import Candidate, is_feasible, make_candidate, report_problem
+from spica_async.optimizer.types import Objective
+from spica_async.search.schedule import Verdict
+
+SCALAR_OBJECTIVE = Objective("objective", maximize=True)
+"""The one metric of a study with a scalar goal: the signed score."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A verdict, with the candidate that it is about if it is a feasible one."""
+
+    verdict: Verdict
+    candidate: Candidate | None = None
+
+
+def refuse(cause: Cause, detail: str) -> Judged:
+    """The verdict on a sample that is infeasible before any replay."""
+    return Judged(Verdict("infeasible", cause, detail))
+
+
+def judge(
+    measurement: Measurement,
+    *,
+    config: SmartSearchConfig,
+    candidate_id: str,
+    branch: str,
+    number: int,
+    sample: Sample,
+    facts: Mapping[str, JsonValue],
+) -> Judged:
+    """Score a measurement, unless there is something about it that must not be scored."""
+    if measurement.outcome != "feasible":
+        return Judged(Verdict(measurement.outcome, measurement.cause, measurement.detail))
+    report = measurement.report or {}
+    problem = report_problem(report, config.goal.objectives)
+    if problem is not None:
+        return Judged(Verdict("failed", *problem))
+    candidate = make_candidate(
+        candidate_id=candidate_id,
+        branch=branch,
+        number=number,
+        sample=sample,
+        report=report,
+        goal=config.goal,
+        facts=facts,
+    )
+    budget = config.search_space.gpu_budget
+    if not is_feasible(candidate.used_gpus, budget):
+        return refuse("over_budget", f"uses {candidate.used_gpus} GPUs of {budget}")
+    return Judged(Verdict("feasible"), candidate)
+
+
+def study_objectives(goal: OptimizationGoal) -> tuple[Objective, ...]:
+    """The metrics of a study: the signed score, or each raw Pareto objective in its direction."""
+    if goal.target is not OptimizationTarget.PARETO:
+        return (SCALAR_OBJECTIVE,)
+    return tuple(Objective(target.value, target.maximize) for target in goal.objectives)
+
+
+def metrics_for_sampler(
+    candidate: Candidate | None, goal: OptimizationGoal
+) -> dict[str, float] | None:
+    """What a study is told of a candidate; None where there is none."""
+    if candidate is None:
+        return None
+    if goal.target is not OptimizationTarget.PARETO:
+        return {SCALAR_OBJECTIVE.name: candidate.score}
+    return {target.value: value for target, value in candidate.objectives.items()}

@@ -1,0 +1,91 @@
+"""What the search needs of a sampler, whatever proposes behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Protocol
+
+from spica_async.optimizer.types import Suggestion, Trial
+from spica_async.space.parameters import Assignment
+
+
+@dataclass(slots=True)
+class SamplerStats:
+    """What a sampler has done so far, and what that took.
+
+    Attributes:
+        asks: Asks that were answered.
+        suggestions: Suggestions in those answers, stand-ins included.
+        stand_ins: Suggestions that a quasi-random draw had to make.
+        restarts: Optimizer processes started in place of one that failed.
+        recycled: Optimizer processes replaced because they had grown too large.
+        suggest_seconds: Wall time spent in asks, in seconds, given-up ones included.
+        start_seconds: Wall time from the start of each optimizer process until its libraries were
+            loaded, in seconds. Like the next two it counts from the first answer of a process on.
+        compile_seconds: Wall time that optimizer processes spent on tracing, lowering and
+            compiling, in and between asks, in seconds.
+        compile_wait_seconds: The part of it for which asks waited.
+    """
+
+    asks: int = 0
+    suggestions: int = 0
+    stand_ins: int = 0
+    restarts: int = 0
+    recycled: int = 0
+    suggest_seconds: float = 0.0
+    start_seconds: float = 0.0
+    compile_seconds: float = 0.0
+    compile_wait_seconds: float = 0.0
+
+    def add(self, other: SamplerStats) -> None:
+        """Count what another sampler has done in, as one that went before does."""
+        for field in fields(self):
+            name = field.name
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
+class Sampler(Protocol):
+    """Proposes assignments for one branch and learns from their trials."""
+
+    @property
+    def stats(self) -> SamplerStats:
+        """The tallies so far; kept up to date in place."""
+
+    async def ask(self, count: int) -> list[Suggestion]:
+        """Proposes `count` assignments, numbered on from the last ask.
+
+        A suggestion is pending from here until its trial is told; later asks explore around it.
+
+        Raises:
+            ValueError: If `count` is below 1.
+        """
+
+    async def place(self, assignments: Sequence[Assignment]) -> list[Suggestion]:
+        """Takes in trials of the caller's own choosing as pending, as if they had been proposed.
+
+        Raises:
+            ValueError: If the study does not allow an assignment. Then none is taken in.
+        """
+
+    async def restore(self, suggestions: Sequence[Suggestion], *, asked: bool) -> None:
+        """Takes in, as pending, what an earlier sampler of the same study was asked for or given.
+
+        Done in the order in which it happened, with what was told in between, this sampler then
+        proposes what that one would have.
+
+        Args:
+            suggestions: The next ones, in order.
+            asked: Whether an ask made some of them, rather than the caller all.
+
+        Raises:
+            ValueError: If they are not the next ones, or the study does not allow one of them.
+        """
+
+    async def tell(self, trials: Sequence[Trial]) -> None:
+        """Takes in what is known of pending suggestions, in any order.
+
+        Raises:
+            ValueError: If a trial answers no pending suggestion, differs from it, or does not hold
+                one finite number per objective. Then none of `trials` is taken in.
+        """

@@ -1,0 +1,275 @@
+"""Shows a sweep while it runs: a live table on a terminal, plain lines anywhere else."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from textwrap import shorten
+from typing import Final, Protocol
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
+from rich.table import Table
+from rich.text import Text
+
+from schemas.goal import OptimizationGoal, OptimizationTarget
+from schemas.results import CandidateRecord
+from spica_async.evaluate.fleet import FleetView
+from spica_async.judge.scoring import Candidate, pareto_front, rank
+from spica_async.judge.sweep_result import found_nothing
+from spica_async.report.deployment_text import deployment, traffic_handling
+from spica_async.report.fleet_text import CONNECTED, broker_line, concerns, who_works, workers_line
+from spica_async.report.units import figure, objective, seconds
+from spica_async.search.branch import BranchCourse
+from spica_async.search.sweep import Viewer
+
+_CELL_WIDTH: Final = 100
+
+
+class ProgressConsole(Console):
+    """Stderr, whose reader may leave at any time; the sweep goes on without showing itself."""
+
+    def __init__(self) -> None:
+        super().__init__(stderr=True)
+
+    def on_broken_pipe(self) -> None:
+        """Fall silent, where the base class would end the program."""
+        self.quiet = True
+
+
+class Display(Viewer, Protocol):
+    """What shows a sweep, from the first check of the input to the last candidate."""
+
+    def start(self) -> None:
+        """Begin to show."""
+
+    def stop(self) -> None:
+        """Leave the screen as one would want to find it."""
+
+    def note(self, line: str) -> None:
+        """Say something that should stay on the screen."""
+
+    def planning(self, line: str) -> None:
+        """Say what is being done before the search."""
+
+    def bus(self, state: str, why: str) -> None:
+        """How it stands with the broker: `connecting`, `connected` or `blocked`."""
+
+
+@contextmanager
+def showing(goal: OptimizationGoal, console: Console, *, fleet: bool = False) -> Iterator[Display]:
+    """The display that suits the console, while the context is open.
+
+    `fleet` has it show the workers; otherwise only what is wrong with them.
+    """
+    display: Display = PlainDisplay(goal, console, fleet=fleet)
+    if console.is_terminal:
+        display = LiveDisplay(goal, console, fleet=fleet)
+    display.start()
+    try:
+        yield display
+    finally:
+        display.stop()
+
+
+class PlainDisplay:
+    """One line per event, for logs and pipes."""
+
+    def __init__(self, goal: OptimizationGoal, console: Console, *, fleet: bool = False) -> None:
+        self._goal = goal
+        self._console = console
+        self._shows_fleet = fleet
+        self._began = time.monotonic()
+        self._last_planning = ""
+        self._last_fleet: list[str] = []
+        self._last_state = CONNECTED
+        self._ended: set[str] = set()
+
+    def start(self) -> None:
+        """Lines need no preparation."""
+
+    def stop(self) -> None:
+        """Lines stay as they are."""
+
+    def note(self, line: str) -> None:
+        """Print the line."""
+        self._console.print(Text(line), soft_wrap=True)
+
+    def planning(self, line: str) -> None:
+        """Print the stage, not each shape of it."""
+        stage = line.partition(":")[0]
+        if stage != self._last_planning:
+            self._last_planning = stage
+            self._print(stage)
+
+    def evaluated(self, record: CandidateRecord) -> None:
+        """Print the candidate."""
+        self._print(candidate_line(record, self._goal))
+
+    def restored(self, record: CandidateRecord) -> None:
+        """It was shown when it was found."""
+
+    def progressed(self, branch: BranchCourse) -> None:
+        """Print the end of a branch."""
+        if branch.state.finished and branch.space.mode not in self._ended:
+            self._ended.add(branch.space.mode)
+            self._print(f"{branch.space.mode} {branch.state.phase}: {_counts(branch)}")
+
+    def fleet(self, view: FleetView) -> None:
+        """Print what was not so before; who is busy changes too often for a line each."""
+        lines = concerns(view)
+        if self._shows_fleet:
+            lines = [workers_line(view), *lines]
+        for line in lines:
+            if line not in self._last_fleet:
+                self._print(line)
+        self._last_fleet = lines
+
+    def bus(self, state: str, why: str) -> None:
+        """Print that it stands otherwise than before."""
+        if state != self._last_state:
+            self._last_state = state
+            self._print(broker_line(state, why))
+
+    def _print(self, line: str) -> None:
+        self.note(f"[{seconds(time.monotonic() - self._began)}] {line}")
+
+
+class LiveDisplay:
+    """A table that is drawn anew as things happen."""
+
+    def __init__(self, goal: OptimizationGoal, console: Console, *, fleet: bool = False) -> None:
+        self._goal = goal
+        self._console = console
+        self._shows_fleet = fleet
+        self._fleet: FleetView | None = None
+        self._bus = CONNECTED, ""
+        self._bus_since = 0.0
+        self._branches: dict[str, BranchCourse] = {}
+        self._planning = Progress(
+            SpinnerColumn(), TextColumn("{task.description}"), console=console, transient=True
+        )
+        self._stage = self._planning.add_task("reading the configuration", total=None)
+        self._began = time.monotonic()
+        self._live = Live(
+            get_renderable=self._render, console=console, refresh_per_second=4, transient=True
+        )
+
+    def start(self) -> None:
+        """Take the screen's last lines."""
+        self._live.start()
+
+    def stop(self) -> None:
+        """Give the lines back."""
+        self._live.stop()
+
+    def note(self, line: str) -> None:
+        """Print the line above the table."""
+        self._console.print(Text(line), soft_wrap=True)
+
+    def planning(self, line: str) -> None:
+        """Show the line beside the spinner."""
+        self._planning.update(self._stage, description=line)
+
+    def evaluated(self, record: CandidateRecord) -> None:
+        """Candidates show in the table of their branch."""
+
+    def restored(self, record: CandidateRecord) -> None:
+        """It was shown when it was found."""
+
+    def progressed(self, branch: BranchCourse) -> None:
+        """Show the branch; the screen follows at its own rate."""
+        self._branches[branch.space.mode] = branch
+
+    def fleet(self, view: FleetView) -> None:
+        """Show the workers; the screen follows at its own rate."""
+        self._fleet = view
+
+    def bus(self, state: str, why: str) -> None:
+        """Show how it stands with the broker, and for how long it has."""
+        if state != self._bus[0]:
+            self._bus_since = time.monotonic()
+        self._bus = state, why
+
+    def _render(self) -> Group:
+        above = self._table() if self._branches else self._planning
+        return Group(above, *(Text(line, style="dim") for line in self._lines()))
+
+    def _lines(self) -> Iterator[str]:
+        if self._fleet is not None:
+            if self._shows_fleet:
+                yield f"{workers_line(self._fleet)}, busy {self._fleet.busy}"
+                if who := who_works(self._fleet.workers):
+                    yield f"  {who}"
+            yield from concerns(self._fleet)
+        if self._bus[0] != CONNECTED:
+            yield broker_line(*self._bus, time.monotonic() - self._bus_since)
+
+    def _table(self) -> Table:
+        table = Table(title=f"searching for {seconds(time.monotonic() - self._began)}", expand=True)
+        for column in (
+            "branch",
+            "round",
+            "unique",
+            "in flight",
+            "best so far",
+            "optimizer / replay",
+        ):
+            table.add_column(column)
+        for branch in self._branches.values():
+            table.add_row(
+                branch.space.mode,
+                f"{branch.state.round}/{branch.sweep.max_rounds}",
+                _bar(branch),
+                str(branch.state.in_flight) if not branch.state.finished else branch.state.phase,
+                best_so_far(branch, self._goal),
+                f"{seconds(branch.stats.suggest_seconds)} / {seconds(branch.evaluation_seconds)}",
+            )
+        return table
+
+
+def candidate_line(record: CandidateRecord, goal: OptimizationGoal) -> str:
+    """What a candidate is, and its objectives or what kept it from having any."""
+    if record.objectives is None:
+        told = f"{record.outcome}: {record.cause}: {record.detail}"
+    else:
+        told = ", ".join(
+            objective(target, record.objectives[target.value]) for target in goal.objectives
+        )
+    return f"{record.branch} round {record.round}: {_what(record)}: {told}"
+
+
+def best_so_far(branch: BranchCourse, goal: OptimizationGoal) -> str:
+    """The best candidate of a branch, or the size of its front, or why there is none."""
+    if not branch.candidates:
+        if not branch.state.causes:
+            return "-"
+        # The engine's own words may be pages.
+        return shorten(f"none: {found_nothing(branch.state)}", _CELL_WIDTH, placeholder=" ...")
+    if goal.target is OptimizationTarget.PARETO:
+        return f"{len(pareto_front(branch.candidates, goal.objectives))} on the front"
+    best: Candidate = rank(branch.candidates)[0]
+    value = objective(goal.target, best.objectives[goal.target])
+    return f"{value}: {deployment(best.sample)}"
+
+
+def _bar(branch: BranchCourse) -> Group:
+    done, target = branch.state.unique_successes, branch.state.target
+    bar = Progress(BarColumn(bar_width=12), TextColumn(f"{done}/{target}"))
+    bar.add_task("", total=target, completed=done)
+    return Group(bar)
+
+
+def _what(record: CandidateRecord) -> str:
+    return f"{deployment(record.config)}, {traffic_handling(record.config)}"
+
+
+def _counts(branch: BranchCourse) -> str:
+    counts = {
+        "candidates": len(branch.candidates),
+        "suggestions": branch.state.attempts,
+        "duplicates": branch.state.duplicates,
+    }
+    return ", ".join(f"{figure(count)} {name}" for name, count in counts.items() if count)

@@ -1,0 +1,214 @@
+"""What the terminal shows of a finished sweep, and of a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from schemas.goal import OptimizationGoal, OptimizationTarget, SLATarget
+from schemas.messages import Sample
+from schemas.results import RankedCandidate, SweepResult, Tally
+from spica_async.judge.scoring import average_gpus
+from spica_async.plan.describe import describe_parameter, describe_seed
+from spica_async.plan.types import SweepPlan, dropped_lines
+from spica_async.report.deployment_text import (
+    deployment,
+    differing_knobs,
+    settings,
+    traffic_handling,
+)
+from spica_async.report.units import TARGET_UNITS, figure, seconds
+
+_SHOWN = 10
+_PIPE_WIDTH = 200
+_SHOWN_MISSES = 3
+_SAME_GPUS = 0.05
+_MEAN_OF_LEVEL = {
+    "ttft_ms": "mean_ttft_ms",
+    "itl_ms": "mean_itl_ms",
+    "e2e_ms": "mean_e2e_latency_ms",
+}
+
+
+def result_view(result: SweepResult, goal: OptimizationGoal) -> RenderableType:
+    """The ten best or the whole front, the tallies, and where the time went."""
+    pareto = goal.target is OptimizationTarget.PARETO
+    shown = result.ranking if pareto else result.ranking[:_SHOWN]
+    parts: list[RenderableType] = []
+    if result.status == "nothing_feasible":
+        parts.append(_nothing_feasible(result, goal))
+    elif shown:
+        title = "Pareto front" if pareto else f"best {len(shown)} of {len(result.ranking)}"
+        parts.append(candidates_table(title, shown, goal))
+    parts += [_tally(result), _timings(result), Text(f"results in {result.results_dir}")]
+    return Group(*parts)
+
+
+def plan_view(plan: SweepPlan) -> RenderableType:
+    """Branches, pools, parameters, and what is left out and why."""
+    parts: list[RenderableType] = []
+    for branch in plan.branches:
+        by_backend = ", ".join(
+            f"{backend} {branch.pool.count(backend)}" for backend in branch.pool.backends
+        )
+        table = Table(
+            title=f"{branch.mode}: {len(branch.pool)} parallel configurations ({by_backend})",
+            title_justify="left",
+        )
+        table.add_column("parameter")
+        table.add_column("values")
+        for parameter in branch.parameters:
+            table.add_row(parameter.name, describe_parameter(parameter))
+        for knob in (branch.backend, *branch.knobs):
+            if len(knob.entries) == 1:
+                table.add_row(knob.name, f"{knob.entries[0]} (pinned)", style="dim")
+        count = branch.distinct_selections
+        parts += [
+            table,
+            Text(f"distinct samples: {'unbounded' if count is None else f'{count:,}'}"),
+        ]
+        if seeds := plan.seeds.get(branch.mode):
+            parts.append(
+                Text(f"tried first: the middle, then {'; '.join(map(describe_seed, seeds))}")
+            )
+    for interval, entry in plan.predictors.best_by_interval.items():
+        parts.append(Text(f"load predictor every {interval} s: {entry}"))
+    parts += [Text(f"warning: {warning}") for warning in plan.warnings]
+    if plan.dropped:
+        parts.append(Text("left out:"))
+        parts += [Text(f"  {line}") for line in dropped_lines(plan.dropped)]
+    return Group(*parts)
+
+
+def candidates_table(
+    title: str, shown: Sequence[RankedCandidate], goal: OptimizationGoal
+) -> RenderableType:
+    """A row for each candidate: its objectives, its figures, and what sets it apart."""
+    table = Table(title=title, title_justify="left")
+    for target in goal.objectives:
+        table.add_column(TARGET_UNITS[target], justify="right")
+    for name in ("GPUs", "TTFT ms", "ITL ms", "tok/s"):
+        table.add_column(name, justify="right")
+    table.add_column("deployment")
+    samples = [candidate.config for candidate in shown]
+    described = _differences(samples)
+    for heading in described:
+        table.add_column(heading)
+    for index, candidate in enumerate(shown):
+        metrics = candidate.metrics
+        table.add_row(
+            *(figure(candidate.objectives[target.value]) for target in goal.objectives),
+            _gpus(candidate),
+            figure(metrics.get("mean_ttft_ms")),
+            figure(metrics.get("mean_itl_ms")),
+            figure(metrics.get("output_throughput_tok_s")),
+            deployment(candidate.config),
+            *(texts[index] for texts in described.values()),
+        )
+    return table
+
+
+def _gpus(candidate: RankedCandidate) -> str:
+    """GPUs of a static deployment; of one that a planner scaled, their average over time."""
+    average = average_gpus(candidate.metrics)
+    if abs(average - candidate.used_gpus) < _SAME_GPUS:
+        return str(candidate.used_gpus)
+    return f"{average:.1f} from {candidate.used_gpus}"
+
+
+def _differences(samples: Sequence[Sample]) -> dict[str, list[str]]:
+    """Further columns by heading, for what is not the same in every row."""
+    differing = differing_knobs(samples)
+    columns = {
+        "router, planner": [traffic_handling(sample) for sample in samples],
+        "settings that differ": [settings(sample, differing) for sample in samples],
+    }
+    return {heading: texts for heading, texts in columns.items() if len(set(texts)) > 1}
+
+
+def _nothing_feasible(result: SweepResult, goal: OptimizationGoal) -> RenderableType:
+    if not result.ranking:
+        lines = ["nothing feasible was found"]
+        lines += [f"  {count} x {cause}" for cause, count in result.tally.causes.items()]
+        lines += [f"  {branch.branch}: {branch.reason}" for branch in result.branches]
+        return Text("\n".join(lines))
+    sla = goal.sla or SLATarget()
+    levels = {name: value for name, value in sla.model_dump().items() if value is not None}
+    wanted = ", ".join(f"{name} {figure(value)}" for name, value in levels.items())
+    lines = [f"no request of any candidate met the SLA ({wanted}); the nearest misses, by means:"]
+    for candidate in sorted(result.ranking, key=lambda c: _miss(c, levels))[:_SHOWN_MISSES]:
+        means = ", ".join(
+            f"{name} {figure(candidate.metrics.get(_MEAN_OF_LEVEL[name]))}" for name in levels
+        )
+        lines.append(f"  {deployment(candidate.config)}: {means}")
+    return Text("\n".join(lines))
+
+
+def _miss(candidate: RankedCandidate, levels: dict[str, float]) -> float:
+    """How far the worst mean is over its level, as a factor."""
+    return max(
+        candidate.metrics.get(_MEAN_OF_LEVEL[name], float("inf")) / level
+        for name, level in levels.items()
+    )
+
+
+def _tally(result: SweepResult) -> Text:
+    tally = result.tally
+    ends = "; ".join(f"{branch.branch} {branch.end}: {branch.reason}" for branch in result.branches)
+    lines = [f"{result.status}: {tally_text(tally)}", ends]
+    # Where the branches' own reasons do not say it.
+    if result.status in ("converged", "time_limit") and result.reason not in ends:
+        lines.insert(1, result.reason)
+    if tally.reused:
+        lines.append(f"{tally.reused} of these were measured before (--no-cache does it again)")
+    if tally.resent_requests or tally.late_results:
+        lines.append(
+            "on the way to workers and back: "
+            + _counted(
+                (
+                    (tally.resent_requests, "lost requests sent again"),
+                    (tally.late_results, "results too late and dropped"),
+                )
+            )
+        )
+    return Text("\n".join(lines))
+
+
+def tally_text(tally: Tally) -> str:
+    """Suggestions by what became of them, in one line."""
+    counted = _counted(
+        (
+            (tally.feasible, "feasible"),
+            (tally.infeasible, "infeasible"),
+            (tally.unsupported, "unsupported"),
+            (tally.failed, "failed"),
+            (tally.cached, "duplicates"),
+            (tally.stand_ins, "quasi-random stand-ins"),
+        )
+    )
+    return f"{counted} of {tally.attempts} suggestions"
+
+
+def _timings(result: SweepResult) -> Text:
+    timings = result.timings
+    return Text(
+        f"took {seconds(timings.total)}: planning {seconds(timings.planning)}, "
+        f"search {seconds(timings.search)} "
+        f"(optimizer {seconds(timings.optimizer)}, evaluations {seconds(timings.evaluations)} "
+        "over all slots)"
+    )
+
+
+def _counted(counts: Iterable[tuple[int, str]]) -> str:
+    return ", ".join(f"{count} {name}" for count, name in counts if count) or "nothing"
+
+
+def print_view(view: RenderableType) -> None:
+    """Print a view to stdout; a pipe gets wide lines rather than wrapped cells."""
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=_PIPE_WIDTH)
+    console.print(view)

@@ -1,0 +1,1 @@
+"""One sweep: its branches, their schedules, and what drives them to the end."""

@@ -1,0 +1,339 @@
+"""One branch as its facts have made it: what was suggested, measured and told.
+
+Whatever changes a branch happens here, as a fact is applied to it, and depends on the facts alone.
+So a branch that is given its facts once more is where it was. Pure: no clock, no I/O.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from schemas.config import SmartSearchConfig, SweepControl
+from schemas.journal import Measured, Proposed, Suggested
+from schemas.messages import EvaluationResult
+from schemas.results import CandidateRecord
+from spica_async.judge.candidate_record import candidate_record
+from spica_async.judge.scoring import Candidate
+from spica_async.judge.verdict import Judged, judge, metrics_for_sampler, refuse
+from spica_async.optimizer.port import SamplerStats
+from spica_async.optimizer.proposals import Proposal, Verdicts
+from spica_async.plan.budget import enumerable_points
+from spica_async.search.patience import Stagnation
+from spica_async.search.schedule import (
+    BranchState,
+    ContinuousState,
+    Disposition,
+    RoundsState,
+    Tell,
+    batch_for,
+)
+from spica_async.space.branch import BranchSpace, Selection
+from spica_async.space.sample import (
+    ResolvedSample,
+    SampleContext,
+    resolve_kv_load,
+    sample_key,
+    unroll_sample,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """A proposal with the sample that it means.
+
+    Attributes:
+        proposal: of a study or a list.
+        resolved: the sample, and whether it has room.
+        key: of the sample.
+    """
+
+    proposal: Proposal
+    resolved: ResolvedSample
+    key: str
+
+    @property
+    def digest(self) -> str:
+        """Of the key: by which it is told whether a proposal still means the same."""
+        return hashlib.sha256(self.key.encode()).hexdigest()[:16]
+
+    @property
+    def as_proposed(self) -> Proposed:
+        """What is written down of it."""
+        proposal = self.proposal
+        return Proposed(
+            number=proposal.number,
+            source=proposal.source,
+            assignment=proposal.assignment if proposal.index is None else None,
+            index=proposal.index,
+            projection=proposal.projection.as_metadata() if proposal.projection else None,
+            stand_in=proposal.stand_in,
+            sample=self.digest,
+        )
+
+
+@dataclass(slots=True)
+class Evaluation:
+    """A unique sample that has no verdict yet.
+
+    Attributes:
+        sampled: the sample, and the first proposal of it.
+        round: in which it was proposed.
+        suggested_at: seconds that the sweep had run for.
+        requested: whether a request was sent, by an earlier run of the sweep, that may be under
+            way still.
+    """
+
+    sampled: Sampled
+    round: int
+    suggested_at: float
+    requested: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What has become of suggestions: new samples, and duplicates to find something else for."""
+
+    new: Sequence[Evaluation] = ()
+    duplicates: Sequence[Proposal] = ()
+    tells: Sequence[Tell] = ()
+
+
+class CourseObserver(Protocol):
+    """Hears of what a branch comes to."""
+
+    def evaluated(self, record: CandidateRecord) -> None:
+        """A unique sample has its verdict."""
+
+    def told(self, candidate: Candidate) -> None:
+        """A candidate counts from now on for what may end the search early."""
+
+
+class BranchCourse:
+    """One branch of one sweep.
+
+    Args:
+        sweep_id: its name, and its evaluations' prefix.
+        config: of the sweep.
+        context: what its samples have in common.
+        space: what is searched.
+        observer: hears of what it comes to.
+
+    Attributes:
+        space: what is searched.
+        state: budget, attempts and known samples, under the sweep's schedule.
+        candidates: what was measured, in the order of its arrival.
+        evaluation_seconds: the workers' time for this branch.
+        stats: what was asked of the source of proposals, and how long that took.
+        converged: whether it no longer got better for as long as the sweep's patience allows.
+        measured_ids: evaluations that have their result.
+        reused: how many of them were answered from the cache of results.
+        open: unique samples without a verdict, by the number of the first proposal of each.
+    """
+
+    def __init__(
+        self,
+        *,
+        sweep_id: str,
+        config: SmartSearchConfig,
+        context: SampleContext,
+        space: BranchSpace,
+        observer: CourseObserver,
+    ) -> None:
+        self.space = space
+        self.state = branch_state(config, space)
+        self.candidates: list[Candidate] = []
+        self.evaluation_seconds = 0.0
+        self.stats = SamplerStats()
+        self.converged = False
+        self.open: dict[int, Evaluation] = {}
+        self.measured_ids: list[str] = []
+        self.reused = 0
+        self._sweep_id = sweep_id
+        self._config = config
+        self._context = context
+        self._observer = observer
+        self._stagnation = stagnation(config)
+        self._judged: dict[str, Judged] = {}
+        self._weighed: set[str] = set()
+        self._untold: dict[int, Proposal] = {}
+        self._foreseen: dict[int, tuple[Judged, CandidateRecord]] = {}
+
+    @property
+    def sweep(self) -> SweepControl:
+        """The limits that the sweep sets."""
+        return self._config.sweep
+
+    @property
+    def budget(self) -> int:
+        """Unique successes that the sweep asks of the branch."""
+        return self._config.sweep.max_rounds * self._config.sweep.per_round
+
+    @property
+    def should_conclude(self) -> bool:
+        """Whether it has lost its patience and wants suggestions all the same, or gives up."""
+        if self.state.concluded or self.state.finished:
+            return False
+        return self._stagnation.lost or self.state.gives_up
+
+    def sampled(self, proposal: Proposal) -> Sampled:
+        """What a proposal means."""
+        resolved = self._resolve(proposal.selection)
+        return Sampled(proposal, resolved, sample_key(resolved.sample))
+
+    def is_new(self, selection: Selection) -> str | None:
+        """The key of a selection's sample, if nobody has asked about it."""
+        key = sample_key(self._resolve(selection).sample)
+        return key if self.state.is_new(key) else None
+
+    def evaluation_id(self, proposal: Proposal) -> str:
+        """The name of the evaluation of a proposal, which is the candidate's."""
+        return f"{self._sweep_id}-{self.space.mode}-{proposal.number}"
+
+    def suggested(self, fact: Suggested, suggestions: Sequence[Sampled]) -> Taken:
+        """Take suggestions, unless they are no longer wanted."""
+        if not self.state.takes:
+            return Taken()  # It was concluded while they were made.
+        current_round = self.state.round
+        dispositions, tells = self.state.suggested([one.key for one in suggestions])
+        self._untold |= {one.proposal.number: one.proposal for one in suggestions}
+        new: list[Evaluation] = []
+        duplicates: list[Proposal] = []
+        for sampled, what in zip(suggestions, dispositions, strict=True):
+            if what is not Disposition.NEW:
+                duplicates.append(sampled.proposal)
+                continue
+            evaluation = Evaluation(sampled, current_round, fact.at)
+            refusal = sampled.resolved.no_kv_room
+            if refusal is not None:
+                judged = refuse("no_kv_room", refusal)
+                record = self._record(evaluation, judged, None, waited=0.0, found=fact.at)
+                tells += self._settle(sampled.key, judged, record)
+            else:
+                self.open[sampled.proposal.number] = evaluation
+                new.append(evaluation)
+        return Taken(new, duplicates[: self.state.wanted], tells)
+
+    def verdict(self, fact: Measured) -> CandidateRecord:
+        """What a result comes to, before it is taken; changes nothing."""
+        self._foreseen[fact.number] = self._judge(fact)
+        return self._foreseen[fact.number][1]
+
+    def measured(self, fact: Measured) -> list[Tell]:
+        """Take the result of an evaluation; what to tell now."""
+        if fact.number not in self._foreseen:
+            self._foreseen[fact.number] = self._judge(fact)
+        judged, record = self._foreseen.pop(fact.number)
+        evaluation = self.open.pop(fact.number)
+        self.measured_ids.append(self.evaluation_id(evaluation.sampled.proposal))
+        self.reused += fact.reused is not None
+        self.evaluation_seconds += fact.result.wall_seconds
+        return self._settle(evaluation.sampled.key, judged, record)
+
+    def _judge(self, fact: Measured) -> tuple[Judged, CandidateRecord]:
+        evaluation = self.open[fact.number]
+        judged = judge(
+            fact.result.measurement,
+            config=self._config,
+            candidate_id=self.evaluation_id(evaluation.sampled.proposal),
+            branch=self.space.mode,
+            number=fact.number,
+            sample=evaluation.sampled.resolved.sample,
+            facts=evaluation.sampled.resolved.facts,
+        )
+        return judged, self._record(
+            evaluation,
+            judged,
+            fact.result,
+            waited=fact.waited_seconds,
+            found=fact.at,
+            reused=fact.reused,
+        )
+
+    def told(self, tells: Sequence[Tell]) -> Verdicts:
+        """Count what is told; what to tell the source of the proposals."""
+        verdicts = [
+            (
+                self._untold.pop(tell.number),
+                metrics_for_sampler(self._judged[tell.key].candidate, self._config.goal),
+            )
+            for tell in tells
+        ]
+        # Under the schedule of rounds this is the order of the suggestions, not of the arrivals.
+        for key in dict.fromkeys(tell.key for tell in tells):
+            candidate = self._judged[key].candidate
+            if candidate is not None and key not in self._weighed:
+                # Each sample counts once for what may end the search early.
+                self._weighed.add(key)
+                self._stagnation.add(candidate)
+                self._observer.told(candidate)
+        return verdicts
+
+    def concluded(self, by: Literal["branch", "sweep"]) -> list[Tell]:
+        """Want nothing more; what to tell now."""
+        # Both the sweep and, with its last measurements, the branch may come to this.
+        if self.state.finished or self.state.concluded:
+            return []
+        self.converged = by == "branch"
+        return self.state.conclude()
+
+    def _resolve(self, selection: Selection) -> ResolvedSample:
+        sample = unroll_sample(self._context, selection)
+        return resolve_kv_load(self._context, selection, sample)
+
+    def _record(
+        self,
+        evaluation: Evaluation,
+        judged: Judged,
+        result: EvaluationResult | None,
+        *,
+        waited: float,
+        found: float,
+        reused: int | None = None,
+    ) -> CandidateRecord:
+        sampled = evaluation.sampled
+        return candidate_record(
+            self.space,
+            sampled.proposal,
+            sampled.resolved,
+            judged,
+            candidate_id=self.evaluation_id(sampled.proposal),
+            round_=evaluation.round,
+            result=result,
+            waited_seconds=waited,
+            found_seconds=found,
+            reused=reused,
+        )
+
+    def _settle(self, key: str, judged: Judged, record: CandidateRecord) -> list[Tell]:
+        self._judged[key] = judged
+        if judged.candidate is not None:
+            self.candidates.append(judged.candidate)
+        self._observer.evaluated(record)
+        return self.state.settled(key, judged.verdict)
+
+
+def branch_state(config: SmartSearchConfig, space: BranchSpace) -> BranchState:
+    """The state of a branch that has not begun, under the sweep's schedule."""
+    sweep = config.sweep
+    points = enumerable_points(config, space)
+    if sweep.schedule == "continuous":
+        return ContinuousState(
+            per_round=sweep.per_round,
+            max_rounds=sweep.max_rounds,
+            parallel=sweep.parallel_evals,
+            batch=batch_for(sweep.parallel_evals),
+            points=points,
+        )
+    return RoundsState(per_round=sweep.per_round, max_rounds=sweep.max_rounds, points=points)
+
+
+def stagnation(config: SmartSearchConfig) -> Stagnation:
+    """The measure of what the sweep's patience is lost by."""
+    return Stagnation(
+        config.goal.objectives,
+        patience=config.sweep.patience,
+        min_improvement=config.sweep.min_improvement,
+    )

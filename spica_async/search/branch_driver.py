@@ -1,0 +1,250 @@
+"""Drives one branch of a sweep: proposals out, measurements in, until it has ended."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Literal
+
+from schemas.config import SmartSearchConfig
+from schemas.journal import Concluded, Measured, OptimizerCosts, Requested, Suggested, Told
+from schemas.messages import EvaluationRequest, EvaluationResult, ModelFiles, TraceLoad
+from spica_async.engine.model_files import named_by_content
+from spica_async.evaluate import EvaluationGivenUpError, Evaluations
+from spica_async.evaluate.loads import load_of
+from spica_async.evaluate.reuse import Reuse
+from spica_async.optimizer.proposals import Proposal, Proposer
+from spica_async.search.branch import BranchCourse, Evaluation
+from spica_async.search.branch_resume import CatchUp
+from spica_async.search.fact_log import FactLog
+from spica_async.search.schedule import ContinuousState, Tell
+from spica_async.space.branch import Selection
+
+
+@dataclass(frozen=True, slots=True)
+class _Means:
+    """What a branch that runs works with."""
+
+    proposer: Proposer
+    evaluations: Evaluations
+    evaluating: asyncio.TaskGroup
+
+
+class BranchSearch:
+    """One branch under way. The course decides; this carries out what it decides.
+
+    Whatever changes the course is written to the log first, and applied to it then.
+
+    Args:
+        course: of the branch.
+        sweep_id: of the sweep.
+        config: of the sweep.
+        trace: the trace of the workload, if it is one.
+        model_files: the model, if it does not ship with the engine.
+        log: takes the facts.
+        reuse: answers what was measured before.
+        elapsed: the seconds that the sweep has run for.
+        progressed: called when something of the course has changed.
+        after_told: awaited when candidates have been told.
+        requests_survive: whether what is under way on the bus outlives this process.
+    """
+
+    def __init__(
+        self,
+        course: BranchCourse,
+        *,
+        sweep_id: str,
+        config: SmartSearchConfig,
+        trace: TraceLoad | None,
+        model_files: ModelFiles | None,
+        log: FactLog,
+        reuse: Reuse,
+        elapsed: Callable[[], float],
+        progressed: Callable[[], None],
+        after_told: Callable[[], Awaitable[None]],
+        requests_survive: bool,
+    ) -> None:
+        self.course = course
+        self._mode = course.space.mode
+        self._sweep_id = sweep_id
+        self._config = config
+        self._trace = trace
+        self._model_files = model_files
+        self._log = log
+        self._reuse = reuse
+        self._elapsed = elapsed
+        self._progressed = progressed
+        self._after_told = after_told
+        self._requests_survive = requests_survive
+        self._to_tell: asyncio.Queue[Sequence[Tell]] = asyncio.Queue()
+        self._evaluating: set[asyncio.Task[None]] = set()
+        self._stopped = False
+
+    async def run(self, proposer: Proposer, evaluations: Evaluations, catch_up: CatchUp) -> None:
+        """Search until the branch's state is final.
+
+        Args:
+            proposer: of its proposals.
+            evaluations: of the sweep.
+            catch_up: what an earlier run of the sweep has left to do.
+        """
+        state = self.course.state
+        proposer.stats.add(self.course.stats)
+        self.course.stats = proposer.stats
+        async with asyncio.TaskGroup() as evaluating:
+            means = _Means(proposer, evaluations, evaluating)
+            await self._catch_up(means, catch_up)
+            # The last replays may end while the sampler is still told of duplicates.
+            while not (state.finished and self._to_tell.empty()):
+                # What has been measured is told before anything more is asked.
+                if state.wanted and self._to_tell.empty() and not self._stopped:
+                    await self._propose(means)
+                else:
+                    await self._tell(means, await self._to_tell.get())
+                self._progressed()
+
+    def stop(self) -> frozenset[asyncio.Task[None]]:
+        """Propose nothing more. See `Search.stop`."""
+        self._stopped = True
+        return frozenset(self._evaluating)
+
+    async def conclude(self, by: Literal["branch", "sweep"]) -> None:
+        """Propose nothing more, and end when nothing is in flight."""
+        fact = Concluded(at=self._elapsed(), branch=self._mode, by=by)
+        self._to_tell.put_nowait(await self._log.record(fact, partial(self.course.concluded, by)))
+
+    def keep_in_flight(self, parallel: int) -> None:
+        """Keep so many samples in flight, where the schedule does not wait for whole rounds."""
+        state = self.course.state
+        if isinstance(state, ContinuousState) and not state.finished:
+            state.keep_in_flight(parallel)
+            self._to_tell.put_nowait([])
+
+    async def _catch_up(self, means: _Means, catch_up: CatchUp) -> None:
+        await means.proposer.restore(catch_up.past)
+        for evaluation in self.course.open.values():
+            self._start(means, evaluation)
+        await self._tell(means, catch_up.owed)
+        # What was lost may have been the conclusion from what was told before.
+        await self._conclude_if_lost()
+        await self._after_told()
+        await self._replace(means, catch_up.duplicates)
+
+    async def _propose(self, means: _Means) -> None:
+        proposals = await means.proposer.propose(self.course.state.wanted)
+        await self._replace(means, await self._take(means, proposals, instead=False))
+
+    async def _replace(self, means: _Means, duplicates: Sequence[Proposal]) -> None:
+        """Evaluate something else in place of duplicates, where anything is found."""
+        wanted = self.course.state.wanted
+        if duplicates and wanted and not self._stopped:
+            claims = _Claims(self.course)
+            found = await means.proposer.instead_of(duplicates[:wanted], claims)
+            await self._take(means, found, instead=True)
+
+    async def _take(
+        self, means: _Means, proposals: Sequence[Proposal], *, instead: bool
+    ) -> Sequence[Proposal]:
+        """Send out what is new, tell what is known; returns those to find something else for."""
+        if not proposals or self._stopped:
+            return []
+        suggestions = [self.course.sampled(proposal) for proposal in proposals]
+        fact = Suggested(
+            at=self._elapsed(),
+            branch=self._mode,
+            proposals=[one.as_proposed for one in suggestions],
+            instead=instead,
+            costs=OptimizerCosts(**asdict(self.course.stats)),
+        )
+        taken = await self._log.record(fact, partial(self.course.suggested, fact, suggestions))
+        for evaluation in taken.new:
+            self._start(means, evaluation)
+        await self._tell(means, taken.tells)
+        return taken.duplicates
+
+    def _start(self, means: _Means, evaluation: Evaluation) -> None:
+        task = means.evaluating.create_task(self._evaluate(means.evaluations, evaluation))
+        self._evaluating.add(task)
+        task.add_done_callback(self._evaluating.discard)
+
+    async def _evaluate(self, evaluations: Evaluations, evaluation: Evaluation) -> None:
+        proposal, sample = evaluation.sampled.proposal, evaluation.sampled.resolved.sample
+        request = EvaluationRequest(
+            evaluation_id=self.course.evaluation_id(proposal),
+            sweep_id=self._sweep_id,
+            sample=named_by_content(sample, self._model_files),
+            model=self._model_files,
+            load=load_of(self._config, self._trace, sample),
+            sla=self._config.goal.sla,
+            max_eval_seconds=self._config.sweep.max_eval_seconds,
+        )
+
+        async def on_request() -> None:
+            fact = Requested(at=self._elapsed(), branch=self._mode, number=proposal.number)
+            if self._requests_survive:
+                await self._log.record(fact, lambda: None)
+            else:
+                # Whatever is under way ends with us, so nobody will look for it.
+                self._log.note(fact)
+
+        async def on_result(result: EvaluationResult, reused: int | None = None) -> None:
+            now = self._elapsed()
+            fact = Measured(
+                at=now,
+                branch=self._mode,
+                number=proposal.number,
+                result=result,
+                waited_seconds=max(0.0, now - evaluation.suggested_at - result.wall_seconds),
+                reused=reused,
+            )
+            tells = await self._log.record(
+                fact,
+                partial(self.course.measured, fact),
+                verdict=partial(self.course.verdict, fact),
+            )
+            self._progressed()
+            if tells:
+                self._to_tell.put_nowait(tells)
+
+        known = None if evaluation.requested else await self._reuse.find(request)
+        if known is not None:
+            await on_result(known.result, known.measured)
+            return
+        try:
+            result = await evaluations.evaluate(request, on_request=on_request, on_result=on_result)
+            await self._reuse.keep(request, result)
+        except EvaluationGivenUpError:
+            return  # There is no verdict on it, and the search is about to end without one.
+
+    async def _tell(self, means: _Means, tells: Sequence[Tell]) -> None:
+        if not tells:
+            return
+        numbers = [tell.number for tell in tells]
+        fact = Told(at=self._elapsed(), branch=self._mode, numbers=numbers)
+        # Were this lost, the source of the proposals would be told the same once more.
+        verdicts = self.course.told(tells)
+        self._log.note(fact)
+        await means.proposer.tell(verdicts)
+        await self._conclude_if_lost()
+        await self._after_told()
+
+    async def _conclude_if_lost(self) -> None:
+        if self.course.should_conclude:
+            await self.conclude("branch")
+
+
+class _Claims:
+    """Whether selections are new to a branch, and to each other."""
+
+    def __init__(self, course: BranchCourse) -> None:
+        self._course = course
+        self._claimed: set[str] = set()
+
+    def __call__(self, selection: Selection) -> bool:
+        key = self._course.is_new(selection)
+        if key is None or key in self._claimed:
+            return False
+        self._claimed.add(key)
+        return True

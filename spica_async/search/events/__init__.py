@@ -1,0 +1,1 @@
+"""The events of a sweep: worked out from its facts, and numbered until the journal has them."""

@@ -1,0 +1,104 @@
+"""What others are told of a sweep, worked out from its facts and its candidates alone.
+
+Pure, so that a sweep that is resumed tells the same once more, and only what is new goes out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from schemas.goal import OptimizationGoal, OptimizationTarget
+from schemas.journal import Ended, Planned, Started, Stopped, SweepFact
+from schemas.lifecycle import (
+    BestImproved,
+    BranchEnumerated,
+    CandidateMeasured,
+    FrontChanged,
+    Lifecycle,
+    SweepFailed,
+    SweepFinished,
+    SweepPaused,
+    SweepStarted,
+)
+from schemas.results import CandidateRecord, RankedCandidate
+from spica_async.judge.sweep_result import is_useful
+
+
+class SweepLifecycle:
+    """Tells what a sweep comes to, as it comes to it.
+
+    Args:
+        goal: by which candidates are better than others.
+    """
+
+    def __init__(self, goal: OptimizationGoal) -> None:
+        self._goal = goal
+        self._best: float | None = None
+        self._front: dict[str, Mapping[str, float]] = {}
+
+    def fact(self, fact: SweepFact) -> Iterator[Lifecycle]:
+        """What a fact is for others; nothing if it concerns nobody else."""
+        match fact:
+            case Planned():
+                for branch in fact.branches:
+                    yield BranchEnumerated(**branch.model_dump())
+            case Started():
+                yield SweepStarted(run=fact.run)
+            case Stopped(queued=True):
+                pass  # It was not asked for, and goes on by itself.
+            case Stopped(failed=True):
+                yield SweepFailed(reason=fact.reason)
+            case Stopped():
+                kind = "sweep.cancelled" if fact.cancelled else "sweep.paused"
+                yield SweepPaused(kind=kind, reason=fact.reason)
+            case Ended():
+                yield SweepFinished(result=fact.result)
+            case _:
+                pass
+
+    def evaluated(self, record: CandidateRecord) -> Iterator[Lifecycle]:
+        """What the verdict on a unique sample is for others."""
+        yield CandidateMeasured(candidate=record)
+        if record.score is None or record.objectives is None:
+            return
+        if not is_useful(record.objectives, self._goal):
+            return  # Nobody should deploy what meets no SLA.
+        if self._goal.target is OptimizationTarget.PARETO:
+            yield from self._entered(record, record.objectives)
+        elif self._best is None or record.score > self._best:
+            before, self._best = self._best, record.score
+            yield BestImproved(candidate=_ranked(record), previous_score=before)
+
+    def _entered(
+        self, record: CandidateRecord, objectives: Mapping[str, float]
+    ) -> Iterator[FrontChanged]:
+        if any(self._dominates(other, objectives) for other in self._front.values()):
+            return
+        removed = [
+            name for name, other in self._front.items() if self._dominates(objectives, other)
+        ]
+        for name in removed:
+            del self._front[name]
+        self._front[record.candidate_id] = objectives
+        yield FrontChanged(candidate=_ranked(record), removed=removed, size=len(self._front))
+
+    def _dominates(self, one: Mapping[str, float], other: Mapping[str, float]) -> bool:
+        """Whether it is at least as good in every objective, and better in one."""
+        gains = [
+            (one[target] - other[target]) * (1 if target.maximize else -1)
+            for target in self._goal.objectives
+        ]
+        return min(gains) >= 0 and max(gains) > 0
+
+
+def _ranked(record: CandidateRecord) -> RankedCandidate:
+    assert record.score is not None  # noqa: S101  # only what has one is ranked
+    return RankedCandidate(
+        candidate_id=record.candidate_id,
+        score=record.score,
+        objectives=record.objectives or {},
+        used_gpus=record.used_gpus,
+        config=record.config,
+        metrics=record.metrics or {},
+        facts=record.facts,
+    )

@@ -1,0 +1,138 @@
+"""What others are told of one sweep: numbered here, and held until it is in the journal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from schemas.config import SmartSearchConfig
+from schemas.journal import Ended, Started, Stopped, SweepFact
+from schemas.lifecycle import Lifecycle, SweepEvent, SweepSubmitted
+from schemas.results import CandidateRecord
+from schemas.summary import ListedSweep
+from spica_async.journal.port import News
+from spica_async.search.events.from_facts import SweepLifecycle
+
+
+def submitted_event(sweep_id: str, config: SmartSearchConfig, *, priority: int = 0) -> str:
+    """The first event of every sweep, as JSON."""
+    space = config.search_space
+    submitted = SweepSubmitted(
+        model=space.model_name,
+        hardware=space.hardware_sku,
+        target=config.goal.target,
+        priority=priority,
+    )
+    return SweepEvent.of(sweep_id, 1, submitted).model_dump_json(exclude_none=True)
+
+
+def listed(config: SmartSearchConfig) -> ListedSweep:
+    """What a list shows of a sweep that has not begun."""
+    space = config.search_space
+    return ListedSweep(
+        model=space.model_name,
+        hardware=space.hardware_sku,
+        target=config.goal.target,
+        per_branch=config.sweep.max_rounds * config.sweep.per_round,
+        branches=len(space.deployment_mode),
+    )
+
+
+class SweepTelling:
+    """Tells of a sweep from its first fact on, as often as the sweep is brought back.
+
+    Args:
+        sweep_id: its name.
+        config: of the sweep.
+        stored: how many events the journal has, the first one included.
+        news: see `on_news`.
+
+    Attributes:
+        on_news: called when the journal has more of them.
+    """
+
+    def __init__(
+        self,
+        sweep_id: str,
+        config: SmartSearchConfig,
+        *,
+        stored: int,
+        news: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._sweep_id = sweep_id
+        self._lifecycle = SweepLifecycle(config.goal)
+        self._listed = listed(config)
+        self._feasible = 0
+        self._best: float | None = None
+        self._reason: str | None = None
+        self._told: tuple[int, float | None, str | None] | None = None
+        self._number = 1
+        self._stored = max(stored, 1)
+        self._pending: list[str] = []
+        # What there was to tell since the latest fact.
+        self._recent: list[Lifecycle] = []
+        self.on_news = news
+
+    @property
+    def pending(self) -> bool:
+        """Whether there is something that the journal has not got."""
+        return bool(self._pending)
+
+    def fact(self, fact: SweepFact) -> None:
+        """Tell of a fact."""
+        late: Sequence[Lifecycle] = ()
+        if isinstance(fact, Stopped) and fact.event is not None:
+            late = self._taken_back(fact.event)
+        self._recent.clear()
+        self._tell(self._lifecycle.fact(fact))
+        self._tell(late)
+        match fact:
+            case Started():
+                self._reason = None
+            case Stopped():
+                self._reason = fact.reason
+            case Ended():
+                self._reason = fact.result.reason
+
+    def evaluated(self, record: CandidateRecord) -> None:
+        """Tell of the verdict on a unique sample."""
+        self._tell(self._lifecycle.evaluated(record))
+        if record.outcome == "feasible" and record.score is not None:
+            self._feasible += 1
+            self._best = record.score if self._best is None else max(self._best, record.score)
+
+    def take(self, status: str | None = None) -> News:
+        """What the journal is to be told beside facts; it is taken for stored from now on."""
+        events, self._pending = self._pending, []
+        after, self._stored = self._stored, self._stored + len(events)
+        told = self._feasible, self._best, self._reason
+        summary = None
+        if told != self._told:
+            self._told = told
+            changed = {"feasible": self._feasible, "best_score": self._best, "reason": self._reason}
+            summary = self._listed.model_copy(update=changed).model_dump_json(exclude_none=True)
+        return News(status=status, summary=summary, events=events, events_after=after)
+
+    def written(self) -> None:
+        """What was taken last is in the journal."""
+        self.on_news()
+
+    def _taken_back(self, number: int) -> Sequence[Lifecycle]:
+        """What was yet to be written when somebody else wrote an event of that number.
+
+        A coordinator that dies behind a suggestion leaves what that has come to untold; so it is
+        told behind that event by whoever goes on, and by all who go on after that.
+        """
+        count = min(max(0, self._number + 1 - number), len(self._recent))
+        late = self._recent[len(self._recent) - count :]
+        unwritten = min(count, max(0, self._number - self._stored))
+        del self._pending[len(self._pending) - unwritten :]
+        self._number -= count
+        return late
+
+    def _tell(self, told: Iterable[Lifecycle]) -> None:
+        for data in told:
+            self._recent.append(data)
+            self._number += 1
+            if self._number > self._stored:
+                event = SweepEvent.of(self._sweep_id, self._number, data)
+                self._pending.append(event.model_dump_json(exclude_none=True))

@@ -1,0 +1,265 @@
+"""Drives the branches of a sweep side by side, until every one of them has ended."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Iterable
+from contextlib import AbstractAsyncContextManager
+from functools import partial
+from typing import Final, Protocol
+
+from schemas.journal import (
+    BranchFact,
+    Concluded,
+    Ended,
+    Planned,
+    Started,
+    Stopped,
+    SweepFact,
+)
+from schemas.messages import TraceLoad
+from schemas.results import CandidateRecord
+from spica_async.errors import SpicaError
+from spica_async.evaluate import Evaluations
+from spica_async.evaluate.fleet import FleetView
+from spica_async.evaluate.reuse import Reuse, no_reuse
+from spica_async.judge.scoring import Candidate
+from spica_async.optimizer.proposals import Proposer
+from spica_async.plan.types import SweepPlan
+from spica_async.search.branch import BranchCourse, stagnation
+from spica_async.search.branch_driver import BranchSearch
+from spica_async.search.branch_resume import BranchRestorer
+from spica_async.search.fact_log import FactLog
+from spica_async.search.past_runs import MEMORY_BUS, requests_survive
+from spica_async.space.branch import BranchSpace
+from spica_async.space.sample import (
+    SampleContext,
+)
+
+_FACTS_AT_ONCE: Final = 50
+"""Some milliseconds' worth."""
+
+ProposerFactory = Callable[[BranchSpace], AbstractAsyncContextManager[Proposer]]
+"""Opens the source of one branch's proposals."""
+
+
+class Observer(Protocol):
+    """Hears of what happens in a sweep, as it happens."""
+
+    def evaluated(self, record: CandidateRecord) -> None:
+        """A unique sample has its verdict."""
+
+    def progressed(self, branch: BranchCourse) -> None:
+        """Something of the branch has changed."""
+
+    def fleet(self, view: FleetView) -> None:
+        """Something of the workers has changed."""
+
+
+class Search:
+    """All branches of one sweep, run side by side.
+
+    Args:
+        sweep_id: its name, and its evaluations' prefix.
+        plan: what to search.
+        trace: the trace of the workload, if it is one.
+        log: takes the facts.
+        observer: hears of what happens.
+        elapsed: the seconds that the sweep has run for.
+        reuse: answers what was measured before; none: nothing does.
+        bus: the name of the bus that requests go out on.
+
+    Attributes:
+        branches: one for each of the plan.
+        converged: whether branches were ended because all together no longer got better.
+    """
+
+    def __init__(
+        self,
+        *,
+        sweep_id: str,
+        plan: SweepPlan,
+        trace: TraceLoad | None,
+        log: FactLog,
+        observer: Observer,
+        elapsed: Callable[[], float],
+        reuse: Reuse | None = None,
+        bus: str = MEMORY_BUS,
+    ) -> None:
+        context = sample_context(plan)
+        self._sweep = plan.config.sweep
+        self._slots = 0
+        self._stagnation = stagnation(plan.config)
+        self._observer = observer
+        self._bus = bus
+        self.converged = False
+        self.branches = tuple(
+            BranchCourse(
+                sweep_id=sweep_id, config=plan.config, context=context, space=space, observer=self
+            )
+            for space in plan.branches
+        )
+        self._restorers = {branch.space.mode: BranchRestorer(branch) for branch in self.branches}
+        self._searches = tuple(
+            BranchSearch(
+                branch,
+                sweep_id=sweep_id,
+                config=plan.config,
+                trace=trace,
+                model_files=plan.model_files,
+                log=log,
+                reuse=reuse or no_reuse(),
+                elapsed=elapsed,
+                progressed=partial(observer.progressed, branch),
+                after_told=self._conclude_if_lost,
+                requests_survive=requests_survive([bus, bus]),
+            )
+            for branch in self.branches
+        )
+
+    @property
+    def candidates(self) -> list[Candidate]:
+        """What all branches have measured so far."""
+        return [candidate for branch in self.branches for candidate in branch.candidates]
+
+    @property
+    def is_over(self) -> bool:
+        """Whether every branch has come to its end."""
+        return not self._running
+
+    @property
+    def requested(self) -> list[str]:
+        """Evaluations whose requests an earlier run has sent, and that may be under way still."""
+        return [
+            branch.evaluation_id(evaluation.sampled.proposal)
+            for branch in self.branches
+            for evaluation in branch.open.values()
+            if evaluation.requested
+        ]
+
+    @property
+    def measured(self) -> list[str]:
+        """Evaluations that have their result."""
+        return [evaluation_id for branch in self.branches for evaluation_id in branch.measured_ids]
+
+    async def restore(self, facts: Iterable[SweepFact]) -> None:
+        """Take in what earlier runs have come to, before `run`; others have their turn meanwhile.
+
+        Args:
+            facts: of the sweep, in order.
+
+        Raises:
+            SpicaError: a fact does not go with the plan, or with those before it.
+        """
+        last_bus = self._bus
+        for number, fact in enumerate(facts):
+            if number % _FACTS_AT_ONCE == 0:
+                await asyncio.sleep(0)
+            match fact:
+                case Planned() | Stopped() | Ended():
+                    pass  # Not about what is searched next.
+                case Started():
+                    self._change_bus(last_bus, fact.bus)
+                    last_bus = fact.bus
+                case _:
+                    self._restore_branch(fact)
+        self._change_bus(last_bus, self._bus)
+
+    def _restore_branch(self, fact: BranchFact) -> None:
+        restorer = next((one for mode, one in self._restorers.items() if mode == fact.branch), None)
+        if restorer is None:
+            raise SpicaError(f"the journal has facts of a branch {fact.branch}, and there is none")
+        restorer.apply(fact)
+        if isinstance(fact, Concluded) and fact.by == "sweep":
+            self.converged = True
+
+    def _change_bus(self, last: str, this: str) -> None:
+        if not requests_survive([last, this]):
+            self._give_up_requests()
+
+    def _give_up_requests(self) -> None:
+        for restorer in self._restorers.values():
+            restorer.give_up_requests()
+
+    async def run(self, open_proposer: ProposerFactory, evaluations: Evaluations) -> None:
+        """Run every branch to its end; what was found is there whenever this is cancelled."""
+
+        async def run_branch(search: BranchSearch) -> None:
+            space = search.course.space
+            catch_up = self._restorers.pop(space.mode).catch_up()
+            if not search.course.state.finished or catch_up.owed:
+                async with open_proposer(space) as proposer:
+                    await search.run(proposer, evaluations, catch_up)
+            self._share_slots()
+
+        self._share_slots()
+        async with asyncio.TaskGroup() as group:
+            for search in self._searches:
+                group.create_task(run_branch(search))
+
+    def stop(self) -> frozenset[asyncio.Task[None]]:
+        """Propose nothing more; `run` goes on taking results, and has to be cancelled in the end.
+
+        Returns:
+            The evaluations under way; each ends with its result, or when it is given up.
+        """
+        return frozenset(task for search in self._searches for task in search.stop())
+
+    def suit(self, slots: int) -> None:
+        """Keep as much in flight as the workers can evaluate at once.
+
+        What only waits for a slot is chosen without the results that come in meanwhile.
+
+        Args:
+            slots: of all workers that are known; with 0 everything is kept in flight that may be.
+        """
+        if slots != self._slots:
+            self._slots = slots
+            self._share_slots()
+
+    def evaluated(self, record: CandidateRecord) -> None:
+        """Pass on what a branch has come to."""
+        self._observer.evaluated(record)
+
+    def told(self, candidate: Candidate) -> None:
+        """Count it for the patience of the sweep as a whole."""
+        self._stagnation.add(candidate)
+
+    def _share_slots(self) -> None:
+        """Give each branch that runs its part of what may be in flight."""
+        most = self._sweep.parallel_evals
+        parallel = min(most, self._slots) if self._slots else most
+        running = self._running
+        for search in running:
+            search.keep_in_flight(math.ceil(parallel / len(running)))
+
+    async def _conclude_if_lost(self) -> None:
+        """End all branches once the candidates of all together have lost the patience."""
+        if not self._stagnation.lost:
+            return
+        for search in self._running:
+            if not search.course.state.concluded:
+                self.converged = True
+                await search.conclude("sweep")
+
+    @property
+    def _running(self) -> list[BranchSearch]:
+        return [search for search in self._searches if not search.course.state.finished]
+
+
+def sample_context(plan: SweepPlan) -> SampleContext:
+    """What every sample of the sweep has in common."""
+    config = plan.config
+    return SampleContext(
+        space=config.search_space,
+        is_moe=plan.model.is_moe,
+        longest_sequence=plan.longest_sequence,
+        capacity=plan.capacity,
+        predictors=plan.predictors.best_by_interval,
+        planner_target=config.goal.target.planner_optimization_target,
+        isl=config.workload.isl or 0,
+        osl=config.workload.osl or 0,
+        backend_versions=plan.backend_versions,
+        facts={"needs_wide_ep": plan.needs_wide_ep},
+    )

@@ -1,0 +1,478 @@
+"""Speaks to a daemon over HTTP, and words what goes wrong there as errors of ours."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any, Final, Literal, Self, TypeVar
+from urllib.parse import quote
+from uuid import uuid4
+
+import httpx2 as httpx
+from pydantic import BaseModel, PositiveInt, SecretStr, TypeAdapter, ValidationError
+from tenacity import (
+    RetryCallState,
+    Retrying,
+    retry_if_exception_type,
+    stop_after_attempt,
+    stop_after_delay,
+    wait_exponential_jitter,
+)
+
+from schemas.daemon import Problem, SweepDetail, SweepSubmission, SweepSummary
+from schemas.lifecycle import SWEEP_EVENT, SweepEvent, SweepFailed, SweepPaused
+from spica_async.errors import InputError, SpicaError
+from spica_async.service.http.address import DEFAULT_URL, URL_VARIABLE, is_loopback
+from spica_async.service.http.own_token import addresses_of, read_own_token
+from spica_async.service.http.tokens import TOKEN_VARIABLE, read_tokens
+from spica_async.tls import HTTPS, tls_refusal
+
+Verb = Literal["cancel", "pause", "resume"]
+ModelT = TypeVar("ModelT", bound=BaseModel)
+
+_SUMMARIES: Final[TypeAdapter[list[SweepSummary]]] = TypeAdapter(list[SweepSummary])
+_NUMBER: Final[TypeAdapter[PositiveInt]] = TypeAdapter(PositiveInt)
+_TIMEOUT: Final = httpx.Timeout(30.0, connect=5.0)
+_SUBMIT_TIMEOUT: Final = httpx.Timeout(30.0, connect=5.0, read=300.0)
+"""A daemon reads a trace to its end before it answers."""
+_SUBMIT_AGAIN: Final = stop_after_attempt(6) | stop_after_delay(300.0)
+"""For how long a submission without an answer is sent again: while a daemon starts, and once more
+where it takes its time.
+"""
+_HTTP_PORT: Final = 80
+_PAGE: Final = 1000
+"""Sweeps in one answer."""
+_STREAM_TIMEOUT: Final = httpx.Timeout(30.0, connect=5.0, read=60.0)
+"""A stream says several times in a minute that it lives."""
+_ATTEMPTS: Final = 16
+"""A minute, with the pauses between them."""
+_PAUSES: Final = wait_exponential_jitter(multiplier=0.2, max=5.0, jitter=0.2)
+_ON_THE_WAY: Final = (
+    httpx.ReadTimeout,
+    httpx.WriteTimeout,
+    httpx.ReadError,
+    httpx.WriteError,
+    httpx.CloseError,
+    httpx.RemoteProtocolError,
+)
+"""What goes wrong once there is a connection."""
+_MOVING: Final = frozenset({"queued", "running"})
+_OVER: Final = frozenset({"failed", "cancelled", "interrupted"})
+"""A stream goes on after some of these, for when somebody resumes the sweep."""
+
+
+class DaemonSilentError(SpicaError):
+    """No daemon answers, or none that can work now: worth trying again."""
+
+
+class _UnansweredError(DaemonSilentError):
+    """A daemon was reached and has not answered, though it may have done what it was asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonAddress:
+    """Where a daemon is, and what opens it.
+
+    Attributes:
+        url: without a slash at its end.
+        token: none: that which a daemon of this user's has left in a file, if there is one.
+    """
+
+    url: str
+    token: SecretStr | None
+
+    @classmethod
+    def read(
+        cls, url: str | None, token_file: Path | None, environ: Mapping[str, str] = os.environ
+    ) -> Self:
+        """Read what a command was given, or else the variables or the default.
+
+        Raises:
+            InputError: naming the option or the variable to correct.
+        """
+        source = "--daemon" if url is not None else URL_VARIABLE
+        text = (url if url is not None else environ.get(URL_VARIABLE, "")).strip()
+        if not text:
+            if url is not None:
+                raise InputError("--daemon: a URL is needed, e.g. " + DEFAULT_URL)
+            text = DEFAULT_URL
+        try:
+            parts = httpx.URL(text)
+        except httpx.InvalidURL:
+            raise InputError(f"{source}: not a URL, such as {DEFAULT_URL}") from None
+        if parts.scheme not in ("http", "https") or not parts.host:
+            raise InputError(f"{source}: a URL with http:// or https://, such as {DEFAULT_URL}")
+        if parts.userinfo or parts.query or parts.fragment:
+            # Not quoted: there may be a password in it.
+            raise InputError(
+                f"{source}: host, port and path only; --token-file or {TOKEN_VARIABLE} has a token"
+            )
+        tokens = read_tokens(token_file, environ)
+        return cls(text.rstrip("/"), SecretStr(tokens[0]) if tokens else None)
+
+    def __str__(self) -> str:
+        return self.url
+
+
+class DaemonClient:
+    """One daemon, for a `with` statement.
+
+    Every method raises a `DaemonSilentError` where it does not answer, an `InputError` where it
+    refuses what it was asked, and a `SpicaError` where its answer is none of a daemon's.
+
+    Args:
+        address: where it is.
+        submit_timeout: how long each part of a submission may take.
+        quiet_seconds: how long a followed sweep may tell nothing before its state is asked for.
+    """
+
+    def __init__(
+        self,
+        address: DaemonAddress,
+        *,
+        submit_timeout: httpx.Timeout = _SUBMIT_TIMEOUT,
+        quiet_seconds: float = 10.0,
+    ) -> None:
+        self.address = address
+        self._submit_timeout = submit_timeout
+        self._quiet_seconds = quiet_seconds
+        headers = {}
+        if address.token is not None:
+            headers["Authorization"] = f"Bearer {address.token.get_secret_value()}"
+        self._http = httpx.Client(
+            headers=headers,
+            auth=_OwnToken() if address.token is None else None,
+            timeout=_TIMEOUT,
+            # A proxy does not know this machine by these names.
+            trust_env=not is_loopback(httpx.URL(address.url).host),
+            # What the environment says of certificates holds for it all the same.
+            verify=httpx.create_ssl_context(),
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._http.close()
+
+    def submit(self, submission: SweepSubmission) -> SweepSummary:
+        """Hand over a sweep, once, also where it is sent again since there was no answer."""
+
+        def send() -> SweepSummary:
+            return self._model(
+                SweepSummary,
+                "POST",
+                "/v1/sweeps",
+                content=content,
+                headers=headers,
+                timeout=self._submit_timeout,
+            )
+
+        content = submission.model_dump_json()
+        headers = {"Content-Type": "application/json", "Idempotency-Key": str(uuid4())}
+        with suppress(_UnansweredError):
+            return send()
+        # It may be starting again, so that nobody there is worth another try, too.
+        again = Retrying(
+            retry=retry_if_exception_type(DaemonSilentError),
+            wait=_PAUSES,
+            stop=_SUBMIT_AGAIN,
+            reraise=True,
+        )
+        try:
+            return again(send)
+        except DaemonSilentError as error:
+            raise DaemonSilentError(
+                f"{error}; it may have taken the sweep in: see spica-async list"
+            ) from None
+
+    def sweeps(self, state: str | None = None, *, most: int) -> list[SweepSummary]:
+        """The latest sweeps, or of those in one state; the latest submitted first.
+
+        Args:
+            state: which; None: all.
+            most: so many at most.
+        """
+        found: list[SweepSummary] = []
+        params: dict[str, str | int] = {} if state is None else {"state": state}
+        while True:
+            params["limit"] = min(_PAGE, most - len(found))
+            answer = self._ask("GET", "/v1/sweeps", params=params)
+            with self._understanding():
+                found += _SUMMARIES.validate_json(answer.content)
+            link = answer.links.get("next")
+            if link is None or len(found) >= most:
+                return found
+            params = dict(httpx.URL(link["url"]).params)
+
+    def sweep(self, sweep_id: str) -> SweepDetail:
+        """One sweep."""
+        return self._model(SweepDetail, "GET", _path(sweep_id))
+
+    def order(self, verb: Verb, sweep_id: str) -> SweepSummary:
+        """Cancel, pause or resume a sweep."""
+        return self._model(SweepSummary, "POST", f"{_path(sweep_id)}/{verb}")
+
+    def remove(self, sweep_id: str) -> None:
+        """Have a sweep forgotten that has ended or rests."""
+        self._ask("DELETE", _path(sweep_id))
+
+    def events(
+        self,
+        sweep_id: str,
+        *,
+        after: int = 0,
+        on_unread: Callable[[int], None] = lambda _: None,
+        is_enough: Callable[[], bool] = lambda: False,
+    ) -> Iterator[SweepEvent]:
+        """What happens to a sweep from an event on, over one connection, for as long as it lasts.
+
+        Args:
+            sweep_id: of the sweep.
+            after: number of the last event that is known.
+            on_unread: told the number of an event that the daemon, or this version, cannot read.
+            is_enough: ends it; asked whenever something has come, if only a sign of life.
+        """
+        url = f"{self.address.url}{_path(sweep_id)}/events"
+        headers = {"Last-Event-ID": str(after)} if after else {}
+        with (
+            self._reaching(),
+            self._http.stream("GET", url, headers=headers, timeout=_STREAM_TIMEOUT) as answer,
+        ):
+            if not answer.is_success:
+                answer.read()
+                self._refuse(answer)
+            if answer.status_code == HTTPStatus.NO_CONTENT:
+                return
+            assert isinstance(answer.stream, httpx.SyncByteStream)  # noqa: S101  # of this client
+            # Signs of life are comments, which an EventSource keeps to itself.
+            answer.stream = _Heard(answer.stream, is_enough)
+            for event in httpx.EventSource(answer, max_event_size=None):
+                try:
+                    yield SWEEP_EVENT.validate_json(event.data)
+                except ValidationError:
+                    with self._understanding():
+                        number = _NUMBER.validate_python(event.id)
+                    on_unread(number)
+
+    def follow(self, sweep_id: str, on_trouble: Callable[[str], None]) -> Iterator[SweepEvent]:
+        """All that has happened and happens to a sweep, each once, until it ends.
+
+        To have failed or been interrupted is an end, too, unless it was resumed since; a pause is
+        none. A connection that is lost is made anew, for a minute. Not every end is told, so the
+        sweep's state is asked for, too, when it is connected to and when nothing happens.
+
+        Args:
+            sweep_id: of the sweep.
+            on_trouble: told when the daemon has stopped to answer, and which event is left out.
+        """
+        following = _Following(self, sweep_id, on_trouble, self._quiet_seconds)
+        while (event := following.next()) is not None:
+            yield event
+
+    def _model(self, model: type[ModelT], method: str, path: str, **request: Any) -> ModelT:
+        answer = self._ask(method, path, **request)
+        with self._understanding():
+            return model.model_validate_json(answer.content)
+
+    def _ask(self, method: str, path: str, **request: Any) -> httpx.Response:
+        with self._reaching():
+            answer = self._http.request(method, f"{self.address.url}{path}", **request)
+        if not answer.is_success:
+            self._refuse(answer)
+        return answer
+
+    def _refuse(self, answer: httpx.Response) -> None:
+        """Raise what an answer that is none comes to."""
+        try:
+            detail = Problem.model_validate_json(answer.content).detail
+        except ValidationError:
+            raise SpicaError(
+                f"{self.address}: answered {answer.status_code}, not as a daemon does"
+            ) from None
+        match answer.status_code:
+            case HTTPStatus.UNAUTHORIZED:
+                raise InputError(
+                    f"{self.address}: {detail}; --token-file or {TOKEN_VARIABLE} has it,"
+                    " or you are the daemon's own user on its host"
+                )
+            case HTTPStatus.SERVICE_UNAVAILABLE:
+                raise DaemonSilentError(f"{self.address}: {detail}")
+            case status if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+                raise SpicaError(f"{self.address}: {detail}")
+        raise InputError(detail)
+
+    @contextmanager
+    def _reaching(self) -> Iterator[None]:
+        try:
+            yield
+        except httpx.HTTPError as error:
+            refusal = tls_refusal(error, HTTPS)
+            if refusal is not None:
+                raise SpicaError(f"{self.address}: {refusal}") from None
+            problem = "no daemon answers there"
+            if isinstance(error, httpx.TimeoutException):
+                problem += " in time"
+            else:
+                problem += f": {str(error).lower() or type(error).__name__}"
+            kind = _UnansweredError if isinstance(error, _ON_THE_WAY) else DaemonSilentError
+            raise kind(f"{self.address}: {problem}") from None
+
+    @contextmanager
+    def _understanding(self) -> Iterator[None]:
+        try:
+            yield
+        except ValidationError as error:
+            where = ".".join(map(str, error.errors()[0]["loc"]))
+            raise SpicaError(
+                f"{self.address}: its answer is not understood ({where or 'not JSON'}); is it a"
+                " daemon of another version?"
+            ) from None
+
+
+class _OwnToken(httpx.Auth):
+    """Shows a daemon of this user's on this machine the token that it has left for us.
+
+    It is read for each request, since a daemon that starts again has another.
+    """
+
+    def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
+        """Find the token, and ask again where it has changed since."""
+        shown = self._show(request)
+        answer = yield request
+        if answer.status_code == HTTPStatus.UNAUTHORIZED and self._show(request) != shown:
+            yield request
+
+    def _show(self, request: httpx.Request) -> str | None:
+        host, port = request.url.host, request.url.port or _HTTP_PORT
+        if not is_loopback(host) or request.url.scheme != "http":
+            return None
+        for address in addresses_of(host, port):
+            token = read_own_token(address, port)
+            if token is not None:
+                # Somebody else may listen at another address of the same name.
+                request.url = request.url.copy_with(host=address)
+                request.headers["Authorization"] = f"Bearer {token}"
+                return token
+        return None
+
+
+class _Heard(httpx.SyncByteStream):
+    """What comes of an answer, until it is enough."""
+
+    def __init__(self, parts: httpx.SyncByteStream, is_enough: Callable[[], bool]) -> None:
+        self._parts = parts
+        self._is_enough = is_enough
+
+    def __iter__(self) -> Iterator[bytes]:
+        for part in self._parts:
+            yield part
+            # Only when all events of the part were taken is the next one asked for.
+            if self._is_enough():
+                return
+
+    def close(self) -> None:
+        """See `SyncByteStream.close`."""
+        self._parts.close()
+
+
+class _Following:
+    """A stream of events that outlives its connections."""
+
+    def __init__(
+        self,
+        client: DaemonClient,
+        sweep_id: str,
+        on_trouble: Callable[[str], None],
+        quiet_seconds: float,
+    ) -> None:
+        self._client = client
+        self._sweep_id = sweep_id
+        self._on_trouble = on_trouble
+        self._quiet_seconds = quiet_seconds
+        self._quiet_since = 0.0
+        self._was_over = False
+        self._last = 0
+        self._perhaps_over = False
+        self._events: Iterator[SweepEvent] | None = None
+        self._again = Retrying(
+            retry=retry_if_exception_type(DaemonSilentError),
+            wait=_PAUSES,
+            # Not by time: what is waited for may happen only after hours.
+            stop=stop_after_attempt(_ATTEMPTS),
+            before_sleep=self._tell,
+            reraise=True,
+        )
+
+    def next(self) -> SweepEvent | None:
+        """The next event; none: there are no more."""
+        return self._again(self._try_next)
+
+    def _try_next(self) -> SweepEvent | None:
+        if self._perhaps_over:
+            # An event may be of an earlier run; the state is written together with the last one.
+            if self._is_over():
+                return None
+            self._perhaps_over = False
+        if self._events is None:
+            self._was_over = self._is_over()
+            self._quiet_since = time.monotonic()
+            self._events = self._client.events(
+                self._sweep_id,
+                after=self._last,
+                on_unread=self._leave_out,
+                is_enough=self._is_quiet_and_over,
+            )
+        try:
+            for event in self._events:
+                if event.sequence > self._last:
+                    self._last = event.sequence
+                    self._was_over = False
+                    self._quiet_since = time.monotonic()
+                    self._perhaps_over = isinstance(event.data, SweepFailed | SweepPaused)
+                    return event
+        except SpicaError:
+            self._events = None
+            raise
+        self._events = None
+        if self._client.sweep(self._sweep_id).state in _MOVING:
+            # The daemon has ended the stream, not the sweep.
+            raise DaemonSilentError(f"{self._client.address}: it tells no more of the sweep")
+        return None
+
+    def _leave_out(self, number: int) -> None:
+        if number > self._last:
+            self._last = number
+            self._on_trouble(f"event {number} cannot be read by this version, and is left out")
+
+    def _is_over(self) -> bool:
+        return self._client.sweep(self._sweep_id).state in _OVER
+
+    def _is_quiet_and_over(self) -> bool:
+        """Whether the sweep was over a while ago and still is, without an event in between.
+
+        Asked once, it may have ended this very moment, with its last events still to come.
+        """
+        now = time.monotonic()
+        if now - self._quiet_since < self._quiet_seconds:
+            return False
+        self._quiet_since = now
+        before, self._was_over = self._was_over, self._is_over()
+        return before and self._was_over
+
+    def _tell(self, state: RetryCallState) -> None:
+        # Only once for each time that it is lost.
+        if state.attempt_number == 1 and state.outcome is not None:
+            self._on_trouble(f"{state.outcome.exception()}; trying again")
+
+
+def _path(sweep_id: str) -> str:
+    if "/" in sweep_id or sweep_id in ("", ".", ".."):
+        # It would lead to something else than a sweep.
+        raise InputError(f"there is no sweep {sweep_id!r}")
+    return f"/v1/sweeps/{quote(sweep_id, safe='')}"

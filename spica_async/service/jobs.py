@@ -1,0 +1,326 @@
+"""What a command is to do with a sweep: begin a new one, or go on with one of the journal's."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Collection
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from schemas.journal import Planned, PlannedBranch
+from spica_async.config.inputs import Inputs
+from spica_async.errors import InputError, SpicaError
+from spica_async.journal import Journal, Lease, News, SweepRow
+from spica_async.journal.opening import JournalOptions, new_lease, new_sweep, opened, prepare, take
+from spica_async.places import check_folder
+from spica_async.plan.types import SweepPlan
+from spica_async.report.folder import new_sweep_id
+from spica_async.report.folder_writer import FolderWriter
+from spica_async.search.events.pending import SweepTelling
+from spica_async.search.fact_log import SweepLog
+from spica_async.search.past_runs import PastRuns
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSweep:
+    """A sweep that this process runs.
+
+    Attributes:
+        folder: takes what is found.
+        journal: has the sweep.
+        log: takes its facts.
+        owner: this process, as the journal knows it.
+        telling: tells others of it.
+    """
+
+    folder: FolderWriter
+    journal: Journal
+    log: SweepLog
+    owner: str
+    telling: SweepTelling
+
+
+class SweepMovedError(SpicaError):
+    """A sweep is not in the state in which it was to be run."""
+
+
+class Job(Protocol):
+    """A sweep to be run by this process."""
+
+    @property
+    def sweep_id(self) -> str:
+        """Its name."""
+
+    @property
+    def inputs(self) -> Inputs:
+        """Its configuration and its trace."""
+
+    async def before_planning(self, stack: AsyncExitStack) -> PastRuns:
+        """See that it can be run at all; what it has come to so far.
+
+        Raises:
+            SpicaError: it cannot.
+        """
+
+    async def while_planning(self) -> None:
+        """What can be done beside the planning."""
+
+    async def after_planning(self, stack: AsyncExitStack) -> OpenSweep:
+        """Open everything that is written to.
+
+        Raises:
+            SpicaError: something of it cannot be opened.
+        """
+
+
+class NewJob:
+    """A sweep that nobody knows of until it is planned.
+
+    Args:
+        inputs: its configuration and its trace.
+        root: the folder for its own folder.
+        journal: where it is entered.
+        use_cache: whether what was measured before need not be measured again.
+    """
+
+    def __init__(
+        self, inputs: Inputs, *, root: Path, journal: JournalOptions, use_cache: bool
+    ) -> None:
+        self.sweep_id = new_sweep_id()
+        self.inputs = inputs
+        self._root = root
+        self._lasting_root = root.absolute()
+        self._options = journal
+        self._use_cache = use_cache
+        self._journal: Journal | None = None
+
+    async def before_planning(self, stack: AsyncExitStack) -> PastRuns:
+        """A server that does not answer shows before the work begins."""
+        if self._options.is_server:
+            self._journal = await stack.enter_async_context(opened(self._options))
+        return PastRuns()
+
+    async def while_planning(self) -> None:
+        """Load the database's library."""
+        await prepare()
+
+    async def after_planning(self, stack: AsyncExitStack) -> OpenSweep:
+        """Make the folder, and enter the sweep into the journal as ours."""
+        lease = new_lease()
+        folder = await stack.enter_async_context(FolderWriter.create(self._root, self.sweep_id))
+        folder.write_config(self.inputs.config)
+        journal = self._journal
+        if journal is None:
+            journal = await stack.enter_async_context(opened(self._options))
+        lasting = self._lasting_root / self.sweep_id
+        sweep = new_sweep(self.sweep_id, self.inputs.config, lasting, use_cache=self._use_cache)
+        await journal.create(sweep, lease)
+        telling = SweepTelling(self.sweep_id, self.inputs.config, stored=1)
+        log = await stack.enter_async_context(
+            SweepLog.open(journal, self.sweep_id, lease, last=0, telling=telling)
+        )
+        return OpenSweep(folder, journal, log, lease.owner, telling)
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """What of a sweep is open before it is planned; `folders` takes its folder."""
+
+    journal: Journal
+    log: SweepLog
+    telling: SweepTelling
+    folders: AsyncExitStack
+
+
+class ResumedJob:
+    """A sweep of the journal's that is gone on with, or begun.
+
+    Args:
+        sweep_id: its name.
+        inputs: its configuration and its trace.
+        folder: where its results are.
+        journal: opens the journal that has it.
+        news: called when there is something new to tell others.
+        only_from: the statuses that it may have when it is ours; none: any, and from then on no
+            daemon runs it, unless it is told to, and nobody's wish for it counts any more.
+        most_futile_runs: how often its coordinator may have died with nothing measured.
+    """
+
+    def __init__(
+        self,
+        sweep_id: str,
+        inputs: Inputs,
+        *,
+        folder: Path,
+        journal: Callable[[], AbstractAsyncContextManager[Journal]],
+        news: Callable[[], None] = lambda: None,
+        only_from: Collection[str] | None = None,
+        most_futile_runs: int | None = None,
+    ) -> None:
+        self.sweep_id = sweep_id
+        self.inputs = inputs
+        self._folder = folder
+        self._open_journal = journal
+        self._news = news
+        self._only_from = only_from
+        self._most_futile_runs = most_futile_runs
+        self._lease: Lease = new_lease()
+        self._opened: _Opened | None = None
+
+    async def before_planning(self, stack: AsyncExitStack) -> PastRuns:
+        """Take the sweep, so that nobody else does, and read what it has come to.
+
+        Raises:
+            SweepMovedError: it is in another state by now.
+            SweepTakenError: somebody else runs it.
+            JournalError: it cannot be read.
+        """
+        journal = await stack.enter_async_context(self._open_journal())
+        try:
+            await take(journal, self.sweep_id, self._lease)
+            row, past = await self._checked(journal)
+        except BaseException:
+            await journal.give_back(self.sweep_id, self._lease.owner)
+            raise
+        telling = SweepTelling(
+            self.sweep_id, self.inputs.config, stored=row.events, news=self._news
+        )
+        # Below the log, which may have something to write to it until it is closed.
+        folders = await stack.enter_async_context(AsyncExitStack())
+        log = await stack.enter_async_context(
+            SweepLog.open(journal, self.sweep_id, self._lease, last=past.last, telling=telling)
+        )
+        self._opened = _Opened(journal, log, telling, folders)
+        return past
+
+    async def _checked(self, journal: Journal) -> tuple[SweepRow, PastRuns]:
+        row = await journal.sweep(self.sweep_id)
+        if self._only_from is None:
+            # A command grants no wishes, so daemons are to know whose it is from now on.
+            news = News(managed=False, granted=True)
+            await journal.append(row.sweep_id, self._lease.owner, [], after=row.last, news=news)
+        elif row.status not in self._only_from:
+            raise SweepMovedError(f"sweep {self.sweep_id} is {row.status} by now")
+        past = await PastRuns.read(journal, self.sweep_id)
+        if self._most_futile_runs is not None and past.futile_runs >= self._most_futile_runs:
+            raise SpicaError(
+                f"its coordinator has died {past.futile_runs} times in a row before anything was"
+                " measured"
+            )
+        return row, past
+
+    async def while_planning(self) -> None:
+        """Nothing is left to do."""
+        await asyncio.sleep(0)
+
+    async def after_planning(self, stack: AsyncExitStack) -> OpenSweep:  # noqa: ARG002  # the protocol's
+        """Open its folder again."""
+        assert self._opened is not None  # noqa: S101  # planning came after `before_planning`
+        opened = self._opened
+        root, name = self._folder.parent, self._folder.name
+        folder = await opened.folders.enter_async_context(FolderWriter.reopen(root, name))
+        folder.write_config(self.inputs.config)
+        return OpenSweep(folder, opened.journal, opened.log, self._lease.owner, opened.telling)
+
+
+def check_root(root: Path) -> None:
+    """See that results can be written, and that the journal can keep where they are.
+
+    Args:
+        root: the folder for the folders of sweeps.
+
+    Raises:
+        InputError: they cannot, or the absolute path is no text, as a journal keeps it.
+    """
+    path = root.absolute()
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        shown = os.fsencode(path).decode(errors="backslashreplace")
+        raise InputError(f"--output: the path {shown} is not valid UTF-8") from None
+    check_folder(f"--output {root}", path)
+
+
+def check_same(
+    past: Planned, plan: SweepPlan, *, trace_sha256: str | None, versions: dict[str, str]
+) -> None:
+    """See that a sweep can be gone on with as it was begun.
+
+    Raises:
+        SpicaError: the engine, the trace, the model or the plan is another one by now.
+    """
+    if past.versions != versions:
+        changed = sorted(
+            name
+            for name in past.versions.keys() | versions.keys()
+            if past.versions.get(name) != versions.get(name)
+        )
+        was = ", ".join(f"{name} {past.versions.get(name, 'missing')}" for name in changed)
+        raise SpicaError(
+            f"the sweep was begun with another engine: {was}; what two engines measure cannot be"
+            " compared: go on with that one, or run the sweep's config.yaml anew"
+        )
+    if past.trace_sha256 != trace_sha256:
+        raise SpicaError(
+            "workload.trace_path: the trace has changed since the sweep was begun, or another"
+            " version read other fields of it: put back the one that it was begun with, or run the"
+            " sweep's config.yaml anew"
+        )
+    model_sha256 = model_digest(plan)
+    if past.model_sha256 not in (None, model_sha256):
+        raise SpicaError(
+            "search_space.model_name: the model's folder has changed since the sweep was begun: put"
+            " back the one that it was begun with, or run the sweep's config.yaml anew"
+        )
+    if past.digest != plan.digest:
+        raise SpicaError(
+            "what would be searched is no longer what it was when the sweep was begun, as after"
+            " an update of this program, of the model or of performance data: run the sweep's"
+            " config.yaml anew"
+        )
+
+
+def model_digest(plan: SweepPlan) -> str | None:
+    """Of the model's files; None if it ships with the engine."""
+    return None if plan.model_files is None else plan.model_files.sha256
+
+
+def unknown_model(past: Planned, plan: SweepPlan) -> str | None:
+    """What the user should know of a sweep of an older version, which noted no model's digest."""
+    if past.model_sha256 is not None or plan.model_files is None:
+        return None
+    return (
+        "warning: search_space.model_name: the version that has begun this sweep did not note what"
+        " the model's folder held; if that has changed since, run the sweep's config.yaml anew"
+    )
+
+
+def planned_fact(
+    plan: SweepPlan,
+    *,
+    trace_sha256: str | None,
+    versions: dict[str, str],
+    planning_seconds: float,
+    at: float,
+) -> Planned:
+    """What is written down of a plan."""
+    return Planned(
+        at=at,
+        digest=plan.digest,
+        trace_sha256=trace_sha256,
+        model_sha256=model_digest(plan),
+        versions=versions,
+        planning_seconds=planning_seconds,
+        branches=[
+            PlannedBranch(
+                branch=space.mode,
+                backends=[str(entry) for entry in space.backend.entries],
+                configurations=len(space.pool),
+                parameters=[parameter.name for parameter in space.parameters],
+            )
+            for space in plan.branches
+        ],
+    )

@@ -1,0 +1,392 @@
+"""What a daemon is asked to do with the sweeps of a journal."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import structlog
+from pydantic import ValidationError
+
+from schemas.config import SmartSearchConfig
+from schemas.daemon import CandidatePage, StoredState, SweepDetail, SweepState, SweepSummary
+from schemas.lifecycle import SWEEP_EVENT, SweepEvent
+from spica_async.bus.port import Bus
+from spica_async.errors import InputError
+from spica_async.evaluate.cache import ResultCache
+from spica_async.journal import (
+    Journal,
+    NewSweep,
+    Place,
+    RecordedEvent,
+    SweepExistsError,
+    SweepRow,
+    SweepTakenError,
+    SweepUnknownError,
+)
+from spica_async.journal.opening import config_of, new_sweep
+from spica_async.report.folder import new_sweep_id
+from spica_async.service.port import (
+    QueueFullError,
+    SweepPage,
+    UnknownSweepError,
+    UnreadableEvent,
+    WrongStateError,
+)
+from spica_async.service.resting import let_rest, queue_again
+from spica_async.service.runner import (
+    JOURNAL_AWAY,
+    LOOK_SECONDS,
+    UNFINISHED,
+    WISHED,
+    ManagerSettings,
+    SweepRunner,
+    is_left,
+)
+from spica_async.service.stored import (
+    ENDED,
+    CandidateFiles,
+    detail_of,
+    running_detail,
+    state_of,
+    summary_of,
+)
+from spica_async.service.write_probe import WriteProbe
+
+_RESTING: Final = frozenset({"paused", "interrupted", "failed", "cancelled"})
+_OVER: Final = ENDED | {"cancelled"}
+"""The states after which a sweep tells no more."""
+_MOST_KNOWN: Final = 10_000
+"""Sweeps of which a stream remembers what it has told."""
+_SCAN_SECONDS: Final = 0.25
+_LEASE_PATIENCE_SECONDS: Final = 15.0
+"""For whoever has just left a sweep to let go of it."""
+
+
+log = structlog.get_logger(__name__)
+
+
+class SweepManager:
+    """A `Control` over a journal and a bus.
+
+    Args:
+        journal: has the sweeps.
+        bus: that workers listen to.
+        cache: of what was measured before.
+        settings: how sweeps are run.
+
+    Attributes:
+        runner: runs the sweeps.
+        on_news: called when there may be something new to tell others.
+    """
+
+    def __init__(
+        self, journal: Journal, bus: Bus, cache: ResultCache, settings: ManagerSettings
+    ) -> None:
+        self._journal = journal
+        self._settings = settings
+        self._files = CandidateFiles()
+        self._news = asyncio.Event()
+        # What is counted is what is then taken in.
+        self._submitting = asyncio.Lock()
+        self.on_news: Callable[[], None] = lambda: None
+        self.runner = SweepRunner(journal, bus, cache, settings, self._tell_news)
+        self._write_probe = WriteProbe(journal)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """See `SweepRunner.run`."""
+        async with self._write_probe.running():
+            await self.runner.run(stop)
+
+    def runs(self, sweep_id: str) -> bool:
+        """Whether this daemon runs a sweep."""
+        return sweep_id in self.runner.running
+
+    async def submit(
+        self,
+        config: SmartSearchConfig,
+        *,
+        priority: int,
+        use_cache: bool,
+        token: str | None = None,
+    ) -> SweepSummary:
+        """See `Control.submit`."""
+        sweep_id = new_sweep_id()
+        sweep = new_sweep(
+            sweep_id,
+            config,
+            self._settings.output / sweep_id,
+            priority=priority,
+            managed=True,
+            use_cache=use_cache,
+        )
+        sweep = replace(sweep, token=token)
+        if (known := await self._known(sweep)) is not None:
+            return known
+        # Before the trace is read, which may take long; what is counted under the lock decides.
+        await self._check_queue()
+        await self.runner.inputs(config)
+        async with self._submitting:
+            await self._check_queue()
+            try:
+                await self._journal.create(sweep)
+            except SweepExistsError:
+                # The same submission has come twice at once.
+                if (known := await self._known(sweep)) is None:
+                    raise
+                return known
+        self.runner.wake()
+        return await self._summary(sweep_id)
+
+    async def sweeps(
+        self,
+        state: StoredState | None = None,
+        *,
+        before: str | None = None,
+        offset: int = 0,
+        limit: int = 1000,
+    ) -> SweepPage:
+        """See `Control.sweeps`."""
+        rows = await self._journal.sweeps(
+            None if state is None else [state],
+            after=None if before is None else _place(before),
+            offset=offset,
+            limit=limit + 1,
+        )
+        last = rows[limit - 1] if len(rows) > limit else None
+        return SweepPage(
+            [summary_of(row) for row in rows[:limit]],
+            None if last is None else f"{last.submitted_at!r}~{last.sweep_id}",
+        )
+
+    async def counts(self) -> Mapping[SweepState, int]:
+        """See `Control.counts`."""
+        found: Counter[SweepState] = Counter()
+        for status, count in (await self._journal.counts()).items():
+            found[state_of(status)] += count
+        return found
+
+    async def sweep(self, sweep_id: str) -> SweepDetail:
+        """See `Control.sweep`."""
+        row = await self._row(sweep_id)
+        running = self.runner.running.get(sweep_id)
+        if running is not None and running.watch.progress:
+            return running_detail(row, running.watch, config_of(row).goal)
+        return await detail_of(self._journal, row)
+
+    async def candidates(self, sweep_id: str, *, offset: int, limit: int) -> CandidatePage:
+        """See `Control.candidates`."""
+        running = self.runner.running.get(sweep_id)
+        if running is not None and running.watch.progress:
+            records = running.watch.records
+            return CandidatePage(
+                total=len(records),
+                offset=offset,
+                candidates=records[offset : offset + limit],
+            )
+        row = await self._row(sweep_id)
+        return await self._files.page(Path(row.folder), offset=offset, limit=limit)
+
+    async def cancel(self, sweep_id: str) -> SweepSummary:
+        """See `Control.cancel`."""
+        return await self._end(sweep_id, "cancel", from_states={*UNFINISHED, *_RESTING})
+
+    async def pause(self, sweep_id: str) -> SweepSummary:
+        """See `Control.pause`."""
+        return await self._end(sweep_id, "pause", from_states=UNFINISHED)
+
+    async def resume(self, sweep_id: str) -> SweepSummary:
+        """See `Control.resume`."""
+        async for row in self._looks(sweep_id):
+            left_by_command = row.status == "running" and not row.managed and is_left(row)
+            if row.status not in _RESTING and not left_by_command:
+                raise WrongStateError(f"sweep {sweep_id} is {row.status}: it does not rest")
+            async with self._submitting:
+                await self._check_queue()
+                with suppress(SweepTakenError, WrongStateError):
+                    await queue_again(self._journal, row)
+                    break
+        self._tell_news()
+        self.runner.retry(sweep_id)
+        return await self._summary(sweep_id)
+
+    async def remove(self, sweep_id: str) -> None:
+        """See `Control.remove`."""
+        async for row in self._looks(sweep_id):
+            if row.status not in ENDED | _RESTING:
+                raise WrongStateError(f"sweep {sweep_id} is {row.status}: cancel it first")
+            with suppress(SweepTakenError):
+                if await self._journal.remove(sweep_id, only_from=ENDED | _RESTING):
+                    return
+
+    async def tells_more(self, sweep_id: str, *, after: int) -> bool:
+        """See `Control.tells_more`."""
+        row = await self._row(sweep_id)
+        return after < row.events or row.status not in _OVER
+
+    async def events(
+        self, sweep_id: str | None, *, after: int = 0
+    ) -> AsyncIterator[SweepEvent | UnreadableEvent]:
+        """See `Control.events`."""
+        told = self._events_of_all() if sweep_id is None else self._events_of(sweep_id, after)
+        async with aclosing(told):
+            async for event in told:
+                yield event
+
+    async def _events_of_all(self) -> AsyncGenerator[SweepEvent | UnreadableEvent]:
+        recent = await self._journal.recent_events()
+        known = {sweep_id: last for sweep_id, (_, last) in recent.numbers.items()}
+        while True:
+            news = self._news
+            recent = await self._journal.recent_events(recent.at)
+            for sweep_id, (first, last) in recent.numbers.items():
+                # Taken out, so that who has told nothing for longest is the first to be forgotten.
+                number = known.pop(sweep_id, first - 1)
+                if last > number:
+                    async for recorded in self._journal.events(sweep_id, number):
+                        number = recorded.number
+                        yield _read_event(sweep_id, recorded)
+                known[sweep_id] = number
+            for forgotten in list(known)[: len(known) - _MOST_KNOWN]:
+                del known[forgotten]
+            await asyncio.sleep(_SCAN_SECONDS)
+            await _set_or_late(news)
+
+    async def troubles(self) -> Sequence[str]:
+        """See `Control.troubles`."""
+        troubles = self.runner.troubles
+        if JOURNAL_AWAY not in troubles and not await self._write_probe.can_write():
+            return ["the journal cannot be written", *troubles]
+        return troubles
+
+    async def _events_of(
+        self, sweep_id: str, after: int
+    ) -> AsyncGenerator[SweepEvent | UnreadableEvent]:
+        while True:
+            news = self._news
+            row = await self._row(sweep_id)
+            async for recorded in self._journal.events(sweep_id, after):
+                after = recorded.number
+                yield _read_event(sweep_id, recorded)
+            if after >= row.events and row.status in _OVER:
+                return
+            # The news may be of another sweep, and there are many of them.
+            await asyncio.sleep(_SCAN_SECONDS)
+            await _set_or_late(news)
+
+    async def _end(self, sweep_id: str, wish: str, *, from_states: Collection[str]) -> SweepSummary:
+        wanted = WISHED[wish]
+        async for row in self._looks(sweep_id):
+            if row.status not in from_states or row.status == wanted:
+                raise WrongStateError(f"sweep {sweep_id} is {row.status}")
+            # A command grants no wishes.
+            is_a_commands = not row.managed and not self.runs(sweep_id)
+            if is_a_commands and row.status == "running" and not is_left(row):
+                raise WrongStateError(f"sweep {sweep_id} is run by {row.owner}, no daemon")
+            if row.status != "running" or is_a_commands:
+                with suppress(SweepTakenError, WrongStateError):
+                    await let_rest(self._journal, row, wanted)
+                    self._tell_news()
+                    break
+            # It is granted whatever becomes of us: others look at the wishes for what they run, and
+            # for what nobody runs any more.
+            if not is_a_commands and await self._journal.wish(sweep_id, wish):
+                running = self.runner.running.get(sweep_id)
+                if running is not None:
+                    running.end(wanted)
+                self.runner.wake()
+                break
+        return await self._summary(sweep_id)
+
+    async def _looks(self, sweep_id: str) -> AsyncIterator[SweepRow]:
+        """A sweep, as often as it may be worth a try to change it.
+
+        Raises:
+            UnknownSweepError: there is none of that name.
+            WrongStateError: somebody has it for too long.
+        """
+        clock = asyncio.get_running_loop().time
+        until = clock() + _LEASE_PATIENCE_SECONDS
+        while True:
+            row = await self._row(sweep_id)
+            yield row
+            if clock() > until:
+                raise WrongStateError(
+                    f"sweep {sweep_id} is {row.status}, and {row.owner or 'somebody'} has it:"
+                    " try again"
+                )
+            await asyncio.sleep(_SCAN_SECONDS)
+
+    async def _known(self, sweep: NewSweep) -> SweepSummary | None:
+        """The sweep that an earlier submission of that token has made.
+
+        Raises:
+            InputError: it was another submission.
+        """
+        if sweep.token is None:
+            return None
+        sweep_id = await self._journal.submitted_as(sweep.token)
+        if sweep_id is None:
+            return None
+        row = await self._row(sweep_id)
+        asked = (sweep.config, sweep.priority, sweep.use_cache)
+        if (row.config, row.priority, row.use_cache) != asked:
+            raise InputError(f"the key of this submission is that of another one: sweep {sweep_id}")
+        return summary_of(row)
+
+    async def _check_queue(self) -> None:
+        waiting = [row for row in await self._journal.sweeps(["queued"]) if row.managed]
+        if len(waiting) >= self._settings.max_queued:
+            raise QueueFullError(f"{len(waiting)} sweeps are queued, and no more are taken")
+
+    async def _summary(self, sweep_id: str) -> SweepSummary:
+        return summary_of(await self._row(sweep_id))
+
+    async def _row(self, sweep_id: str) -> SweepRow:
+        try:
+            return await self._journal.sweep(sweep_id)
+        except SweepUnknownError as error:
+            raise UnknownSweepError(str(error)) from error
+
+    def _tell_news(self) -> None:
+        news, self._news = self._news, asyncio.Event()
+        news.set()
+        self.on_news()
+
+
+def _read_event(sweep_id: str, recorded: RecordedEvent) -> SweepEvent | UnreadableEvent:
+    try:
+        return SWEEP_EVENT.validate_json(recorded.body)
+    except ValidationError:
+        event = UnreadableEvent(sweep_id, recorded.number)
+        log.warning("events.unreadable", sweep=sweep_id, number=recorded.number)
+        return event
+
+
+def _place(name: str) -> Place:
+    """The place that `SweepPage.next` names.
+
+    Raises:
+        InputError: it is none.
+    """
+    time, separator, sweep_id = name.partition("~")
+    with suppress(ValueError):
+        if separator and math.isfinite(float(time)):
+            return Place(float(time), sweep_id)
+    raise InputError("before: no place in the list; take it from the Link of the page before")
+
+
+async def _set_or_late(event: asyncio.Event) -> None:
+    """Wait for an event, and no longer than another daemon's news may take."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(LOOK_SECONDS):
+            await event.wait()
+
+
+__all__ = ["ManagerSettings", "SweepManager"]

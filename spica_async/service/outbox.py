@@ -1,0 +1,169 @@
+"""Tells the events of sweeps on the bus: each at least once, those of a sweep in order."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Final
+
+import structlog
+
+from spica_async.bus.port import Bus, BusError, Message, MessageTooLargeError
+from spica_async.journal import (
+    Journal,
+    JournalError,
+    Lease,
+    RecordedEvent,
+    SweepUnknownError,
+)
+from spica_async.journal.owner import this_owner
+from spica_async.search.events.pending import SweepTelling
+
+LOOK_SECONDS: Final = 1.0
+_LONGEST_PAUSE_SECONDS: Final = 30.0
+_TELLING_SECONDS: Final = 30.0
+_LAST_SECONDS: Final = 10.0
+_AT_ONCE: Final = 50
+"""Events between one note of what was told and the next; after a crash so many come again."""
+
+log = structlog.get_logger(__name__)
+
+
+@asynccontextmanager
+async def outbox_of(
+    sweep_id: str, telling: SweepTelling, journal: Journal, bus: Bus
+) -> AsyncIterator[Outbox]:
+    """Publish the events of one sweep of ours that are left when the context ends.
+
+    Meanwhile the outbox publishes them as they come, while it is `running`. What cannot be
+    published then stays in the journal for when the sweep is resumed.
+    """
+    outbox = Outbox(journal, bus, lambda _: True, only=sweep_id)
+    telling.on_news = outbox.wake
+    try:
+        yield outbox
+    except Exception:
+        await outbox.publish_last()
+        raise
+    await outbox.publish_last()
+
+
+class Outbox:
+    """Publishes what the journal has and others have not been told.
+
+    An event is noted as told once the bus has answered for it. While the bus or the journal is
+    away it waits; nothing is lost, and a subscriber knows what comes again by its id.
+
+    Args:
+        journal: has the events.
+        bus: takes them, each with its kind as the topic.
+        is_ours: whether we run a sweep. Another daemon that runs one tells of it itself.
+        only: the one sweep to tell of; none: all those that daemons may run.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        bus: Bus,
+        is_ours: Callable[[str], bool] = lambda _: False,
+        *,
+        only: str | None = None,
+    ) -> None:
+        self._journal = journal
+        self._bus = bus
+        self._is_ours = is_ours
+        self._only = only
+        self._news = asyncio.Event()
+
+    def wake(self) -> None:
+        """There is something new."""
+        self._news.set()
+
+    async def run(self) -> None:
+        """Publish for good."""
+        pause = 0.0
+        while True:
+            self._news.clear()
+            try:
+                await self.publish_all()
+                pause = 0.0
+            except (BusError, JournalError) as error:
+                if pause == 0.0:
+                    log.warning("outbox.waits", error=str(error))
+                pause = min(max(LOOK_SECONDS, 2 * pause), _LONGEST_PAUSE_SECONDS)
+                await asyncio.sleep(pause)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_SECONDS):
+                    await self._news.wait()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Publish while the context is open."""
+        async with asyncio.TaskGroup() as group:
+            publishing = group.create_task(self.run())
+            yield
+            publishing.cancel()
+
+    async def publish_last(self) -> None:
+        """Publish what there is, within a bounded time and as far as it goes."""
+        try:
+            async with asyncio.timeout(_LAST_SECONDS):
+                await self.publish_all()
+        except (BusError, JournalError, TimeoutError) as error:
+            log.warning("outbox.events_left", error=str(error) or "it took too long")
+
+    async def publish_all(self) -> None:
+        """Publish what there is now.
+
+        Raises:
+            BusError: the bus is away.
+            JournalError: the journal is.
+        """
+        for sweep_id in [self._only] if self._only else await self._journal.unpublished():
+            with suppress(SweepUnknownError):  # It was removed meanwhile.
+                await self._publish_unless_another_does(sweep_id)
+
+    async def _publish_unless_another_does(self, sweep_id: str) -> None:
+        """Of a sweep that somebody runs tells who runs it; of one that nobody runs, one daemon."""
+        if self._is_ours(sweep_id):
+            await self._publish(sweep_id)
+            return
+        row = await self._journal.sweep(sweep_id)
+        lease = Lease(this_owner(), _TELLING_SECONDS)
+        if row.lease_seconds > 0 or not await self._journal.begin_telling(sweep_id, lease):
+            return
+        try:
+            await self._publish(sweep_id)
+        finally:
+            await self._journal.end_telling(sweep_id, lease.owner)
+
+    async def _publish(self, sweep_id: str) -> None:
+        # Whoever tells begins behind what was told, so two at once tell some twice and in order.
+        told = noted = (await self._journal.sweep(sweep_id)).published
+        try:
+            async for recorded in self._journal.events(sweep_id, told):
+                await self._tell(sweep_id, recorded)
+                told = recorded.number
+                if told - noted >= _AT_ONCE:
+                    await self._journal.published(sweep_id, told)
+                    noted = told
+        finally:
+            if told > noted:
+                await self._journal.published(sweep_id, told)
+
+    async def _tell(self, sweep_id: str, recorded: RecordedEvent) -> None:
+        try:
+            # As it is written, whichever version has written it.
+            event = json.loads(recorded.body)
+            id_, type_, topic = event["id"], event["type"], event["data"]["kind"]
+        except (ValueError, LookupError, TypeError):
+            log.exception("outbox.unreadable", sweep=sweep_id, number=recorded.number)
+            return
+        message = Message(recorded.body.encode(), id_, type_)
+        try:
+            await self._bus.publish_event(topic, message, confirmed=True)
+        except MessageTooLargeError as error:
+            # A subscriber sees by the numbers that it lacks one, and can ask for it.
+            log.warning("outbox.event_too_large", event_id=id_, error=str(error))

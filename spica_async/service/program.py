@@ -1,0 +1,285 @@
+"""The daemon as a program: journal, bus, workers, HTTP and commands, until it is told to end."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from spica_async.bus.broker_options import BrokerOptions, connected, trace_server
+from spica_async.bus.memory import MemoryBus
+from spica_async.bus.port import Bus, BusError
+from spica_async.bus.rabbitmq.state import BusState, OnState
+from spica_async.bus.topology import declare, requests_queue
+from spica_async.engine.versions import engine_fingerprint
+from spica_async.errors import InputError, SpicaError, file_problem, first_cause
+from spica_async.evaluate.cache import cache_place
+from spica_async.evaluate.cache import opened as opened_cache
+from spica_async.journal import Journal
+from spica_async.journal.opening import JournalOptions, opened
+from spica_async.journal.retiring import keep_retiring
+from spica_async.processes.signals import Interrupts
+from spica_async.service.commands import Commands
+from spica_async.service.http.app import make_app
+from spica_async.service.http.metrics import Metrics
+from spica_async.service.http.server import serve
+from spica_async.service.http.settings import HttpSettings
+from spica_async.service.lag import watched_loop
+from spica_async.service.local_files import LocalFiles
+from spica_async.service.local_worker import local_worker
+from spica_async.service.manager import ManagerSettings, SweepManager
+from spica_async.service.outbox import Outbox
+from spica_async.traces.serve import TraceServer
+from workers.program import WorkerOptions
+from workers.settings import ChildSettings
+from workers.supervisor import default_name
+from workers.traces import TraceCache
+
+_SWITCH_SECONDS: Final = 0.0001
+
+log = structlog.get_logger(__name__)
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonOptions:
+    """How a daemon is to work.
+
+    Attributes:
+        output: the folder for the sweeps' own folders.
+        journal: has the sweeps.
+        broker: none: everything happens in this process and its children.
+        slots: replays at a time on this machine; 0 for none, with a broker.
+        parallel_sweeps: sweeps side by side.
+        max_queued: sweeps that may wait.
+        grace_seconds: when it is told to end, for evaluations that run to bring their result.
+        http: where to listen.
+        command_files: which files of this host a submission by a command may name.
+        keep_days: for how long sweeps that have ended are kept; none: for good.
+    """
+
+    output: Path
+    journal: JournalOptions
+    broker: BrokerOptions | None
+    slots: int
+    parallel_sweeps: int
+    max_queued: int
+    grace_seconds: float
+    http: HttpSettings
+    command_files: LocalFiles
+    keep_days: float | None = None
+
+
+def run_daemon(options: DaemonOptions, say: Say) -> int:
+    """Serve until a signal comes.
+
+    The first SIGTERM or SIGINT ends sweeps in good order, to be gone on with by the next daemon;
+    a second one ends at once.
+
+    Args:
+        options: how to work.
+        say: takes lines for the terminal.
+
+    Returns:
+        The exit code: 0 after a first signal, 128 and its number after a second one.
+
+    Raises:
+        SpicaError: the journal, the broker or the address cannot be had, or a part of the daemon
+            failed.
+    """
+    interrupts = Interrupts()
+    # The loop waits so long for each thread that computes, e.g. reads a trace, time and again.
+    sys.setswitchinterval(_SWITCH_SECONDS)
+    # What is imported lasts: to look through all of it for cycles holds the loop up for 60 ms.
+    gc.freeze()
+    try:
+        asyncio.run(_run(options, interrupts, say))
+    except asyncio.CancelledError:
+        return interrupts.exit_code
+    except BusError as error:
+        raise SpicaError(str(error)) from error
+    except BaseExceptionGroup as group:
+        cause = first_cause(group)
+        if isinstance(cause, BusError):
+            raise SpicaError(str(cause)) from group
+        raise cause from group
+    return 0
+
+
+async def _run(options: DaemonOptions, interrupts: Interrupts, say: Say) -> None:
+    interrupts.listen(signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    for line in options.broker.notes if options.broker is not None else ():
+        say(line)
+    async with AsyncExitStack() as stack:
+        journal = await stack.enter_async_context(opened(options.journal))
+        states = _States()
+        bus = await stack.enter_async_context(_bus(options.broker, states))
+        # Before the slots, so that what is wrong with its address shows at once.
+        traces = await stack.enter_async_context(_traces(options.broker))
+        await declare(bus, requests_queue(engine_fingerprint()))
+        if options.slots:
+            say(f"starting {options.slots} replay slots")
+            await stack.enter_async_context(_worker(options, bus))
+        place = cache_place(options.journal.where)
+        cache = await stack.enter_async_context(opened_cache(place))
+        manager = SweepManager(journal, bus, cache, _settings(options, traces))
+        states.pass_on(manager.runner.on_bus)
+        helpers = _Helpers.of(options, manager, journal, bus)
+        await _serve(options, manager, helpers, interrupts, say, journal=journal)
+
+
+def _settings(options: DaemonOptions, traces: TraceServer | None) -> ManagerSettings:
+    return ManagerSettings(
+        output=options.output.absolute(),
+        parallel_sweeps=options.parallel_sweeps,
+        max_queued=options.max_queued,
+        grace_seconds=options.grace_seconds,
+        broker=options.broker,
+        traces=traces,
+        slots=max(1, options.slots),
+    )
+
+
+class _States:
+    """How the bus stands with its broker, for a manager that is yet to be made."""
+
+    def __init__(self) -> None:
+        self._last: tuple[BusState, str] | None = None
+        self._on_state: OnState | None = None
+
+    def __call__(self, state: BusState, why: str) -> None:
+        self._last = state, why
+        if self._on_state is not None:
+            self._on_state(state, why)
+
+    def pass_on(self, on_state: OnState) -> None:
+        """Tell of the latest state, and of all that come."""
+        self._on_state = on_state
+        if self._last is not None:
+            on_state(*self._last)
+
+
+@dataclass(frozen=True, slots=True)
+class _Helpers:
+    """What a broker makes possible: others are told of sweeps, and tell what to do."""
+
+    outbox: Outbox
+    commands: Commands
+
+    @classmethod
+    def of(
+        cls, options: DaemonOptions, manager: SweepManager, journal: Journal, bus: Bus
+    ) -> _Helpers | None:
+        if options.broker is None:
+            return None
+        outbox = Outbox(journal, bus, manager.runs)
+        manager.on_news = outbox.wake
+        source = f"spica/daemon/{socket.gethostname()}"
+        return cls(outbox, Commands(bus, manager, source, options.command_files))
+
+
+async def _serve(
+    options: DaemonOptions,
+    manager: SweepManager,
+    helpers: _Helpers | None,
+    interrupts: Interrupts,
+    say: Say,
+    *,
+    journal: Journal,
+) -> None:
+    stop = interrupts.stop
+    app = make_app(manager, options.http)
+    metrics: Metrics = app.state.metrics
+    async with (
+        serve(app, options.http, stop) as url,
+        watched_loop(metrics.lag.observe),
+    ):
+        say(f"serving at {url}, with the journal {options.journal.name}")
+        async with asyncio.TaskGroup() as group:
+            helping: list[asyncio.Task[None]] = []
+            if helpers is not None:
+                helping = [
+                    group.create_task(helpers.outbox.run()),
+                    group.create_task(helpers.commands.run()),
+                ]
+            if options.keep_days is not None:
+                retiring = keep_retiring(journal, keep_days=options.keep_days)
+                helping.append(group.create_task(retiring))
+            interrupts.can_stop = True
+            await manager.run(stop)
+            say("all sweeps are at rest")
+            for helper in helping:
+                helper.cancel()
+        if helpers is not None:
+            await helpers.outbox.publish_last()
+
+
+@asynccontextmanager
+async def _bus(broker: BrokerOptions | None, on_state: OnState) -> AsyncIterator[Bus]:
+    if broker is None:
+        yield MemoryBus()
+        return
+    async with connected(
+        broker.address,
+        role="daemon",
+        private_queues=f"spica.results.{default_name()}",
+        on_state=on_state,
+    ) as bus:
+        yield bus
+
+
+@asynccontextmanager
+async def _traces(broker: BrokerOptions | None) -> AsyncIterator[TraceServer | None]:
+    """One server for all sweeps: where its port is given, each of them could not have it."""
+    if broker is None:
+        yield None
+        return
+    async with trace_server(broker) as server:
+        yield server
+
+
+def _logs(options: DaemonOptions) -> Path:
+    """The folder for what replay processes have to say.
+
+    Raises:
+        InputError: it cannot be made.
+    """
+    folder = options.output.absolute() / "logs"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"--output {options.output}: {file_problem(error)}") from None
+    return folder
+
+
+@asynccontextmanager
+async def _worker(options: DaemonOptions, bus: Bus) -> AsyncIterator[None]:
+    worker = WorkerOptions(
+        name=default_name(),
+        slots=options.slots,
+        drain_seconds=0,
+        hard_limit_seconds=options.broker.hard_limit_seconds if options.broker else None,
+        traces=TraceCache.open() if options.broker else None,
+        children=ChildSettings(log_folder=_logs(options)),
+    )
+    async with AsyncExitStack() as stack:
+        if options.broker is not None:
+            bus = await stack.enter_async_context(
+                connected(
+                    options.broker.address,
+                    role="worker",
+                    private_queues=f"spica.worker.{worker.name}",
+                )
+            )
+        await stack.enter_async_context(local_worker(bus, worker))
+        yield

@@ -1,0 +1,100 @@
+"""Writes what becomes of a sweep while nobody runs it."""
+
+from __future__ import annotations
+
+from pydantic import ValidationError
+
+from schemas.journal import SWEEP_FACT, Stopped
+from schemas.lifecycle import SweepEvent
+from spica_async.journal import Fact, Journal, JournalError, News, SweepRow
+from spica_async.journal.opening import config_of, new_lease, take
+from spica_async.search.events.from_facts import SweepLifecycle
+from spica_async.service.port import WrongStateError
+from spica_async.service.stored import listed_of
+
+
+async def let_rest(
+    journal: Journal, row: SweepRow, status: str, *, failure: str | None = None
+) -> None:
+    """Let a sweep rest, and have others told so.
+
+    Args:
+        journal: has the sweep.
+        row: the sweep as it was when this was decided.
+        status: `paused`, `cancelled` or `failed`.
+        failure: what went wrong; none: somebody asked for it.
+
+    Raises:
+        SweepTakenError: somebody runs it by now.
+        WrongStateError: it is in another state by now.
+    """
+    before = await _last_stop(journal, row.sweep_id)
+    stopped = Stopped(
+        at=before.at if before is not None else 0.0,
+        reason=failure or f"it was {status} while nobody ran it",
+        failed=failure is not None,
+        cancelled=status == "cancelled",
+        result=before.result if before is not None else None,
+    )
+    await _write(journal, row, status, stopped)
+
+
+async def queue_again(journal: Journal, row: SweepRow) -> None:
+    """Let daemons go on with a sweep that rests; what was asked of it until then is forgotten.
+
+    Raises:
+        SweepTakenError: somebody runs it by now.
+        WrongStateError: it is in another state by now.
+    """
+    await _write(journal, row, "queued", None)
+
+
+async def _write(journal: Journal, row: SweepRow, status: str, fact: Stopped | None) -> None:
+    lease = new_lease()
+    await take(journal, row.sweep_id, lease)
+    try:
+        now = await journal.sweep(row.sweep_id)
+        if now.status != row.status:
+            raise WrongStateError(f"sweep {row.sweep_id} is {now.status} by now")
+        events: list[str] = []
+        if fact is not None:
+            events = _events_for(now, fact)
+            # What a coordinator has left untold when it died is told behind this.
+            fact = fact.model_copy(update={"event": now.events + 1 if events else None})
+        listed = listed_of(now)
+        reason = fact.reason if fact is not None else None
+        news = News(
+            status=status,
+            # Of one that cannot be read nothing is lost.
+            summary=listed.model_copy(update={"reason": reason}).model_dump_json()
+            if listed is not None
+            else None,
+            events=events,
+            events_after=now.events,
+            managed=True if fact is None else None,
+            granted=fact is None,
+        )
+        facts = [Fact(fact.kind, fact.model_dump_json())] if fact is not None else []
+        await journal.append(row.sweep_id, lease.owner, facts, after=now.last, news=news)
+    finally:
+        await journal.give_back(row.sweep_id, lease.owner)
+
+
+async def _last_stop(journal: Journal, sweep_id: str) -> Stopped | None:
+    recorded = await journal.latest(sweep_id, ["stopped"])
+    try:
+        fact = SWEEP_FACT.validate_json(recorded.fact.body) if recorded is not None else None
+    except ValidationError:
+        return None  # Of another version; it is for the figures alone.
+    return fact if isinstance(fact, Stopped) else None
+
+
+def _events_for(row: SweepRow, fact: Stopped) -> list[str]:
+    try:
+        told = SweepLifecycle(config_of(row).goal).fact(fact)
+    except JournalError:
+        return []  # Its configuration cannot be read.
+    return [
+        SweepEvent.of(row.sweep_id, number, data).model_dump_json(exclude_none=True)
+        for number, data in enumerate(told, row.events + 1)
+    ]

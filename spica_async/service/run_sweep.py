@@ -1,0 +1,205 @@
+"""Runs one sweep from its configuration to its result, whoever asked for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    nullcontext,
+)
+from dataclasses import dataclass
+
+from schemas.results import SweepResult
+from spica_async.bus.broker_options import BrokerOptions, check_consumer_timeout, offered
+from spica_async.bus.port import Bus
+from spica_async.bus.topology import requests_queue
+from spica_async.engine.versions import engine_fingerprint, engine_versions
+from spica_async.errors import TimeUpError
+from spica_async.evaluate import Share
+from spica_async.evaluate.cache import ResultCache
+from spica_async.evaluate.reuse import Reuse
+from spica_async.plan.describe import plan_notes
+from spica_async.plan.types import Progress, SweepPlan
+from spica_async.processes.threads import with_files
+from spica_async.report.folder_writer import FolderWriter
+from spica_async.report.screen import Display
+from spica_async.search.past_runs import MEMORY_BUS, PastRuns
+from spica_async.search.sweep import StoppedAs, Sweep
+from spica_async.service.jobs import Job, check_same, planned_fact, unknown_model
+from spica_async.service.outbox import outbox_of
+from spica_async.traces.serve import TraceServer
+
+Beside = Callable[[SweepPlan, FolderWriter], AbstractAsyncContextManager[None]]
+"""What is there while a sweep is searched, e.g. a worker."""
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What a sweep is run with.
+
+    Attributes:
+        bus: that workers listen to.
+        broker: behind the bus; none for one in memory.
+        display: shows what happens.
+        grace_seconds: after a stop, for evaluations that run to bring their result.
+        cache: of what was measured before, by this sweep or any other.
+        use_cache: whether it answers; it is told in any case.
+        share: of the slots that several sweeps have; none: they are this sweep's alone.
+        traces: serves the sweep's trace to workers; none: a server of its own does.
+        stopped_as: the status of a sweep that is told to stop.
+        tells_events: whether the events of the sweep are published on the bus meanwhile.
+        waits_for_bus: whether a sweep is queued again, and has not failed, when the bus is away.
+        on_search: called when a stop is heeded from then on; until then only cancelling ends it.
+    """
+
+    bus: Bus
+    broker: BrokerOptions | None
+    display: Display
+    grace_seconds: float
+    cache: ResultCache
+    use_cache: bool
+    share: Share | None = None
+    traces: TraceServer | None = None
+    stopped_as: Callable[[], StoppedAs] = lambda: "interrupted"
+    tells_events: bool = False
+    waits_for_bus: bool = False
+    on_search: Callable[[], None] = lambda: None
+
+
+async def run_job(
+    job: Job,
+    means: Means,
+    stop: asyncio.Event,
+    *,
+    beside: Beside = lambda _plan, _folder: nullcontext(),
+) -> SweepResult:
+    """Plan a sweep and search until it ends or `stop` is set.
+
+    Args:
+        job: the sweep.
+        means: what it is run with.
+        stop: ends it in good order.
+        beside: open while the sweep is searched; what goes wrong with it ends the sweep.
+
+    Raises:
+        TimeUpError: its `max_seconds` were up before it was planned.
+        SpicaError: it could not be run; an `InputError` if that is the input's fault.
+    """
+    time = asyncio.get_running_loop().time
+    began = time()
+    broker = means.broker
+    async with AsyncExitStack() as stack:
+        # Before the plan, so that what is wrong with the journal shows at once.
+        past = await job.before_planning(stack)
+        trace = job.inputs.trace
+        # Performance data of the user's own may take a while to read.
+        fingerprint = await with_files(engine_fingerprint)
+        if broker is not None:
+            await check_consumer_timeout(means.bus, requests_queue(fingerprint).name, broker)
+            trace = await stack.enter_async_context(offered(trace, broker, means.traces))
+        before_planning = time()
+        plan = await _plan(job, past, means.display.planning, before_planning - began)
+        planning_seconds = time() - before_planning
+        for note in plan_notes(plan):
+            means.display.note(note)
+        versions = engine_versions()
+        trace_sha256 = trace.sha256 if trace is not None else None
+        if past.planned is not None:
+            check_same(past.planned, plan, trace_sha256=trace_sha256, versions=versions)
+            doubt = unknown_model(past.planned, plan)
+            if doubt is not None:
+                means.display.note(doubt)
+            planning_seconds += past.planned.planning_seconds
+        opened = await job.after_planning(stack)
+        publishing: AbstractAsyncContextManager[None] = nullcontext()
+        if means.tells_events:
+            outbox = await stack.enter_async_context(
+                outbox_of(job.sweep_id, opened.telling, opened.journal, means.bus)
+            )
+            publishing = outbox.running()
+        opened.folder.write_plan(plan)
+        if past.planned is None:
+            planned = planned_fact(
+                plan,
+                trace_sha256=trace_sha256,
+                versions=versions,
+                planning_seconds=planning_seconds,
+                at=past.elapsed_seconds + time() - began,
+            )
+            await opened.log.record(planned, lambda: None)
+        sweep = Sweep(
+            sweep_id=job.sweep_id,
+            plan=plan,
+            trace=trace,
+            folder=opened.folder,
+            display=means.display,
+            versions=versions,
+            fingerprint=fingerprint,
+            planning_seconds=planning_seconds,
+            log=opened.log,
+            grace_seconds=means.grace_seconds,
+            past=past,
+            owner=opened.owner,
+            bus_name=str(broker.address) if broker is not None else MEMORY_BUS,
+            share=means.share,
+            stopped_as=means.stopped_as,
+            telling=opened.telling,
+            reuse=Reuse(
+                means.cache,
+                fingerprint,
+                answers=means.use_cache,
+                note=means.display.note,
+            ),
+            waits_for_bus=means.waits_for_bus,
+            on_search=means.on_search,
+        )
+        if past.ended is not None:
+            return await sweep.ended(past.ended)
+        others = _both(publishing, beside(plan, opened.folder))
+        spent = past.elapsed_seconds + time() - began
+        return await sweep.run(means.bus, stop, beside=others, spent_seconds=spent)
+
+
+@asynccontextmanager
+async def _both(
+    one: AbstractAsyncContextManager[None], other: AbstractAsyncContextManager[None]
+) -> AsyncIterator[None]:
+    async with one, other:
+        yield
+
+
+async def _plan(job: Job, past: PastRuns, progress: Progress, spent_seconds: float) -> SweepPlan:
+    """Plan a sweep within the time that it has.
+
+    Args:
+        job: the sweep.
+        past: what its earlier runs have come to.
+        progress: told what is being done.
+        spent_seconds: that this run has taken by now.
+
+    Raises:
+        TimeUpError: its time was up.
+        SpicaError: it cannot be planned.
+    """
+    limit = job.inputs.config.sweep.max_seconds
+    # What was planned once is planned again, though only for its result to be written.
+    if limit is None or past.planned is not None:
+        left = None
+    else:
+        left = max(0.0, limit - past.elapsed_seconds - spent_seconds)
+    try:
+        async with asyncio.timeout(left) as until:
+            # A group waits for both, however this ends; `gather` would leave the planning process.
+            async with asyncio.TaskGroup() as group:
+                planning = group.create_task(job.inputs.plan(progress))
+                group.create_task(job.while_planning())
+    except TimeoutError:
+        if not until.expired():
+            raise
+        raise TimeUpError(
+            f"sweep.max_seconds: {limit:g} s were up while the sweep was still being planned"
+        ) from None
+    return planning.result()

@@ -1,0 +1,219 @@
+"""What a daemon tells of sweeps that it does not run, from the journal and their folders."""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+from collections import OrderedDict
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from threading import Lock
+from typing import Final, cast, get_args
+
+from pydantic import JsonValue, TypeAdapter, ValidationError
+
+from schemas.daemon import (
+    BranchProgress,
+    CandidatePage,
+    StoredState,
+    SweepDetail,
+    SweepState,
+    SweepSummary,
+)
+from schemas.goal import OptimizationGoal
+from schemas.journal import SWEEP_FACT, Ended, Stopped
+from schemas.results import CandidateRecord, SweepResult, SweepStatus
+from schemas.summary import ListedSweep
+from spica_async.errors import SpicaError, file_problem
+from spica_async.journal import Journal, SweepRow
+from spica_async.processes.threads import DaemonThreads, in_threads
+from spica_async.service.watch import SweepWatch
+
+ENDED: Final = frozenset(get_args(SweepStatus)) - {"interrupted"}
+"""The statuses of sweeps that have come to their end."""
+
+_STATES: Final = frozenset(get_args(StoredState))
+_CONFIG: TypeAdapter[dict[str, JsonValue]] = TypeAdapter(dict[str, JsonValue])
+_INDEXED_FILES: Final = 64
+_PAGE_SECONDS: Final = 10.0
+# Of their own: whoever asks for pages of a disk that hangs keeps nobody's trace from being read.
+_PAGES: Final = DaemonThreads(4, "pages")
+
+_UNREAD: Final = "cannot be read by this version"
+
+SHOWN: Final = 10
+"""Of a ranking; of a front all are shown."""
+
+
+def state_of(status: str) -> SweepState:
+    """A status of the journal as others are told of it."""
+    return cast("StoredState", status) if status in _STATES else "unreadable"
+
+
+def listed_of(row: SweepRow) -> ListedSweep | None:
+    """What a list shows of a sweep; None: another version has written it, in its own way."""
+    try:
+        return ListedSweep.model_validate_json(row.summary)
+    except ValidationError:
+        return None
+
+
+def summary_of(row: SweepRow) -> SweepSummary:
+    """A sweep as a list shows it, whatever of it can be read."""
+    listed = listed_of(row) or ListedSweep(reason=f"its summary {_UNREAD}")
+    state = state_of(row.status)
+    if state == "unreadable":
+        listed = listed.model_copy(update={"reason": f"its state {row.status!r} {_UNREAD}"})
+    return SweepSummary(
+        sweep_id=row.sweep_id,
+        state=state,
+        priority=row.priority,
+        submitted_at=datetime.fromtimestamp(row.submitted_at, UTC),
+        model=listed.model,
+        hardware=listed.hardware,
+        target=listed.target,
+        budget=listed.per_branch * listed.branches,
+        feasible=listed.feasible,
+        best_score=listed.best_score,
+        reason=None if row.status in {"queued", "running"} else listed.reason,
+        runner=row.owner if row.lease_seconds > 0 else None,
+    )
+
+
+async def detail_of(journal: Journal, row: SweepRow) -> SweepDetail:
+    """A sweep as its last run has left it, as far as that can be read.
+
+    Raises:
+        JournalError: the journal cannot be had.
+    """
+    detail = _bare_detail(row)
+    recorded = await journal.latest(row.sweep_id, ["ended", "stopped"])
+    result: SweepResult | None = None
+    elapsed = 0.0
+    if recorded is not None:
+        try:
+            fact = SWEEP_FACT.validate_json(recorded.fact.body)
+        except ValidationError:
+            return detail.model_copy(update={"reason": f"its fact {recorded.number} {_UNREAD}"})
+        if isinstance(fact, Ended | Stopped):
+            result, elapsed = fact.result, fact.at
+    detail = detail.model_copy(update={"elapsed_seconds": elapsed})
+    if result is None:
+        return detail
+    return detail.model_copy(
+        update={
+            "tally": result.tally,
+            "best": result.ranking if detail.target == "pareto" else result.ranking[:SHOWN],
+            "branches": [
+                BranchProgress(
+                    branch=branch.branch,
+                    phase=branch.end,
+                    round=branch.rounds,
+                    found=branch.tally.feasible,
+                    target=branch.tally.feasible,
+                    attempts=branch.tally.attempts,
+                    in_flight=0,
+                )
+                for branch in result.branches
+            ],
+        }
+    )
+
+
+def running_detail(row: SweepRow, watch: SweepWatch, goal: OptimizationGoal) -> SweepDetail:
+    """A sweep as it is being run."""
+    return _bare_detail(row).model_copy(
+        update={
+            "elapsed_seconds": watch.elapsed_seconds,
+            "branches": watch.progress,
+            "tally": watch.tally,
+            "best": watch.best(goal, most=SHOWN),
+        }
+    )
+
+
+def _bare_detail(row: SweepRow) -> SweepDetail:
+    summary = summary_of(row)
+    config: dict[str, JsonValue] = {}
+    try:
+        config = _CONFIG.validate_json(row.config)
+    except ValidationError:
+        summary = summary.model_copy(update={"reason": f"its configuration {_UNREAD}"})
+    return SweepDetail(**summary.model_dump(), config=config, results_dir=row.folder)
+
+
+class CandidateFiles:
+    """Reads parts of `candidates.jsonl`, whose lines it has found once."""
+
+    def __init__(self) -> None:
+        self._lines: OrderedDict[tuple[Path, int], array[int]] = OrderedDict()
+        # Each page is read in a thread of its own.
+        self._changing = Lock()
+
+    async def page(self, folder: Path, *, offset: int, limit: int) -> CandidatePage:
+        """Some of a sweep's candidates; none where its folder is gone.
+
+        Raises:
+            SpicaError: the file cannot be read, or a line is no candidate; the message names it.
+        """
+        path = folder / "candidates.jsonl"
+        try:
+            async with asyncio.timeout(_PAGE_SECONDS):
+                return await in_threads(_PAGES, partial(self._page, path, offset, limit))
+        except TimeoutError:
+            raise SpicaError(f"{path}: the disk does not answer") from None
+
+    def _page(self, path: Path, offset: int, limit: int) -> CandidatePage:
+        try:
+            with path.open("rb") as file:
+                starts = self._starts(path, path.stat().st_size)
+                total = len(starts)
+                if offset >= total:
+                    return CandidatePage(total=total, offset=offset, candidates=[])
+                file.seek(starts[offset])
+                lines = [file.readline() for _ in range(min(limit, total - offset))]
+        except FileNotFoundError:
+            return CandidatePage(total=0, offset=offset, candidates=[])
+        except OSError as error:
+            raise SpicaError(f"{path}: {file_problem(error)}") from error
+        return CandidatePage(
+            total=total,
+            offset=offset,
+            candidates=[
+                _candidate(line, path, number) for number, line in enumerate(lines, offset + 1)
+            ],
+        )
+
+    def _starts(self, path: Path, size: int) -> array[int]:
+        key = (path, size)
+        with self._changing:
+            starts = self._lines.get(key)
+        if starts is None:
+            # Others need not wait for it; two that look for the same lines find the same.
+            starts = _line_starts(path)
+        with self._changing:
+            self._lines[key] = starts
+            self._lines.move_to_end(key)
+            while len(self._lines) > _INDEXED_FILES:
+                self._lines.popitem(last=False)
+        return starts
+
+
+def _line_starts(path: Path) -> array[int]:
+    """Where each whole line of a file begins."""
+    starts = array("Q")
+    at = 0
+    with path.open("rb") as file:
+        for line in file:
+            if line.endswith(b"\n"):
+                starts.append(at)
+            at += len(line)
+    return starts
+
+
+def _candidate(line: bytes, path: Path, number: int) -> CandidateRecord:
+    try:
+        return CandidateRecord.model_validate_json(line)
+    except ValidationError as error:
+        raise SpicaError(f"{path}: line {number} is no candidate") from error

@@ -1,0 +1,113 @@
+"""What a daemon knows of a sweep while it runs it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import structlog
+
+from schemas.daemon import BranchProgress
+from schemas.goal import OptimizationGoal, OptimizationTarget
+from schemas.results import CandidateRecord, RankedCandidate, Tally
+from spica_async.evaluate.fleet import FleetView
+from spica_async.judge.scoring import pareto_front, rank
+from spica_async.judge.sweep_result import branch_result, ranked, sum_tallies
+from spica_async.search.branch import BranchCourse
+
+
+class SweepWatch:
+    """A display that keeps what it is shown, for whoever asks.
+
+    Args:
+        sweep_id: of the sweep.
+        on_fleet: told of every new view of the workers.
+
+    Attributes:
+        records: every candidate with a verdict, in order.
+        notes: what the user should know of the plan.
+        doing: what is done before the search.
+    """
+
+    def __init__(self, sweep_id: str, on_fleet: Callable[[FleetView], None]) -> None:
+        self.records: list[CandidateRecord] = []
+        self.notes: list[str] = []
+        self.doing = ""
+        self._on_fleet = on_fleet
+        self._branches: dict[str, BranchCourse] = {}
+        self._last_found = 0.0, time.monotonic()
+        self._log = structlog.get_logger(__name__).bind(sweep=sweep_id)
+
+    def start(self) -> None:
+        """Nothing is to be begun."""
+
+    def stop(self) -> None:
+        """Nothing is to be left."""
+
+    def note(self, line: str) -> None:
+        """Keep it."""
+        self.notes.append(line)
+
+    def planning(self, line: str) -> None:
+        """Keep what is being done."""
+        self.doing = line
+
+    def bus(self, state: str, why: str) -> None:
+        """The daemon's own bus tells it."""
+
+    def restored(self, record: CandidateRecord) -> None:
+        """Keep what an earlier run has found."""
+        self._keep(record)
+
+    def evaluated(self, record: CandidateRecord) -> None:
+        """Keep what is found."""
+        self._keep(record)
+        self._log.info("sweep.candidate", candidate=record.candidate_id, outcome=record.outcome)
+
+    def _keep(self, record: CandidateRecord) -> None:
+        self.records.append(record)
+        self._last_found = record.found_seconds, time.monotonic()
+
+    def progressed(self, branch: BranchCourse) -> None:
+        """Keep where it stands."""
+        self._branches[branch.space.mode] = branch
+
+    def fleet(self, view: FleetView) -> None:
+        """Tell the daemon what there is of workers."""
+        self._on_fleet(view)
+
+    @property
+    def elapsed_seconds(self) -> float:
+        """How long the sweep has run for, about: from when its last candidate was found."""
+        found, heard = self._last_found
+        return found + time.monotonic() - heard
+
+    @property
+    def progress(self) -> list[BranchProgress]:
+        """How far each branch is."""
+        return [
+            BranchProgress(
+                branch=mode,
+                phase=branch.state.phase,
+                round=branch.state.round,
+                found=branch.state.unique_successes,
+                target=branch.state.target,
+                attempts=branch.state.attempts,
+                in_flight=branch.state.in_flight,
+            )
+            for mode, branch in self._branches.items()
+        ]
+
+    @property
+    def tally(self) -> Tally:
+        """The suggestions of all branches by what became of them."""
+        return sum_tallies(branch_result(branch).tally for branch in self._branches.values())
+
+    def best(self, goal: OptimizationGoal, *, most: int) -> list[RankedCandidate]:
+        """So many of the ranking at most, or the whole front under a Pareto goal."""
+        found = [c for branch in self._branches.values() for c in branch.candidates]
+        if goal.target is OptimizationTarget.PARETO:
+            ordered = pareto_front(found, goal.objectives)
+        else:
+            ordered = rank(found)[:most]
+        return [ranked(candidate) for candidate in ordered]

@@ -1,0 +1,74 @@
+"""Signals that end a task: in good order at first, at once when they insist."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from spica_async.processes.signals import Interrupts
+
+NUMBER = signal.SIGUSR1
+
+
+@pytest.fixture(autouse=True)
+def harmless() -> Iterator[None]:
+    before = signal.signal(NUMBER, signal.SIG_IGN)
+    yield
+    signal.signal(NUMBER, before)
+
+
+async def interrupted(signals: int, *, can_stop: bool) -> tuple[bool, int]:
+    """Send a task so many signals, one after the other.
+
+    Returns:
+        Whether it was cancelled, and the exit code.
+    """
+    interrupts = Interrupts()
+
+    async def work() -> None:
+        interrupts.listen(NUMBER)
+        interrupts.can_stop = can_stop
+        os.kill(os.getpid(), NUMBER)
+        await interrupts.stop.wait()
+        if signals > 1:
+            os.kill(os.getpid(), NUMBER)
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(work())
+    ended, _ = await asyncio.wait([task], timeout=30)
+    assert ended
+    assert interrupts.stop.is_set()
+    return task.cancelled(), interrupts.exit_code
+
+
+@pytest.mark.parametrize(
+    ("signals", "can_stop", "outcome"),
+    [
+        (1, True, (False, 0)),
+        (1, False, (True, 0)),
+        (2, True, (True, 128 + NUMBER)),
+    ],
+    ids=["stops", "has nothing to finish", "is told twice"],
+)
+async def test_what_signals_do(signals: int, outcome: tuple[bool, int], *, can_stop: bool) -> None:
+    assert await interrupted(signals, can_stop=can_stop) == outcome
+
+
+async def test_nohup_counts() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        interrupts = Interrupts()
+        interrupts.listen(signal.SIGHUP, NUMBER)
+        os.kill(os.getpid(), signal.SIGHUP)
+        interrupts.can_stop = True
+        await asyncio.sleep(0.05)
+        assert not interrupts.stop.is_set()
+        os.kill(os.getpid(), NUMBER)
+        async with asyncio.timeout(30):
+            await interrupts.stop.wait()
+    finally:
+        signal.signal(signal.SIGHUP, before)

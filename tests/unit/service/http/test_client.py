@@ -1,0 +1,309 @@
+"""What the client does where a daemon answers late, breaks off, or never tells of an end."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import httpx2 as httpx
+import pytest
+from support.commands import small_sweep
+from support.daemon_http import OPEN, running
+from support.fake_control import FakeControl, record
+from support.results import RESULT
+from support.scripted_http import scripted_server
+
+from schemas.config import SmartSearchConfig
+from schemas.daemon import SweepSubmission, SweepSummary
+from schemas.lifecycle import (
+    CandidateMeasured,
+    SweepEvent,
+    SweepFailed,
+    SweepFinished,
+    SweepStarted,
+)
+from spica_async.service.client import DaemonAddress, DaemonClient, DaemonSilentError
+from spica_async.service.port import SweepPage
+
+pytestmark = pytest.mark.timeout(30)
+
+SUBMISSION = SweepSubmission(config=small_sweep())
+IMPATIENT = httpx.Timeout(5.0, read=0.3)
+Behaviour = Callable[[int, asyncio.StreamWriter], Awaitable[None]]
+
+
+class Flaky:
+    """A daemon whose every connection goes as a test likes; it takes in what it has read.
+
+    Attributes:
+        keys: that it was given, in their order.
+        summary: of the sweep that it has made.
+        talking: its connections.
+    """
+
+    def __init__(self, behaviour: Behaviour, summary: SweepSummary) -> None:
+        self.keys: list[str] = []
+        self.summary = summary
+        self.talking: set[asyncio.Task[None]] = set()
+        self._behaviour = behaviour
+
+    def talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.talking.add(asyncio.create_task(self._talk(reader, writer)))
+
+    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+        fields = dict(line.split(": ", 1) for line in head.split("\r\n")[1:] if line)
+        await reader.readexactly(int(fields["content-length"]))
+        self.keys.append(fields["idempotency-key"])
+        await self._behaviour(len(self.keys), writer)
+        if not writer.is_closing():
+            body = self.summary.model_dump_json().encode()
+            writer.write(b"HTTP/1.1 201 Created\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        writer.close()
+
+
+async def late(number: int, _: asyncio.StreamWriter) -> None:
+    """The first answer comes when nobody waits for it any more."""
+    if number == 1:
+        await asyncio.sleep(1)
+
+
+async def broken(number: int, writer: asyncio.StreamWriter) -> None:
+    """The first connection breaks when all was read."""
+    if number == 1:
+        writer.transport.abort()
+
+
+async def broken_in_its_answer(number: int, writer: asyncio.StreamWriter) -> None:
+    if number == 1:
+        writer.write(b"HTTP/1.1 201 Created\r\nContent-Length: 500\r\n\r\n{")
+        writer.close()
+
+
+async def always_broken(_: int, writer: asyncio.StreamWriter) -> None:
+    writer.close()
+
+
+@pytest.fixture
+async def summary() -> SweepSummary:
+    config = SmartSearchConfig.model_validate(small_sweep())
+    return await FakeControl().submit(config, priority=0, use_cache=True)
+
+
+@asynccontextmanager
+async def flaky(behaviour: Behaviour, summary: SweepSummary) -> AsyncIterator[tuple[Flaky, str]]:
+    daemon = Flaky(behaviour, summary)
+    async with await asyncio.start_server(daemon.talk, "127.0.0.1", 0) as server:
+        yield daemon, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        await asyncio.gather(*daemon.talking)
+
+
+async def submit(url: str) -> SweepSummary:
+    def send() -> SweepSummary:
+        with DaemonClient(DaemonAddress(url, None), submit_timeout=IMPATIENT) as client:
+            return client.submit(SUBMISSION)
+
+    return await asyncio.to_thread(send)
+
+
+@pytest.mark.parametrize("behaviour", [late, broken, broken_in_its_answer])
+async def test_what_was_not_answered_is_submitted_again_under_the_same_name(
+    behaviour: Behaviour, summary: SweepSummary
+) -> None:
+    async with flaky(behaviour, summary) as (daemon, url):
+        assert await submit(url) == summary
+
+    assert len(daemon.keys) == 2
+    assert len(set(daemon.keys)) == 1
+
+
+async def test_each_submission_has_a_name_of_its_own(summary: SweepSummary) -> None:
+    async def at_once(*_: object) -> None: ...
+
+    async with flaky(at_once, summary) as (daemon, url):
+        await submit(url)
+        await submit(url)
+
+    assert len(set(daemon.keys)) == 2
+
+
+async def test_it_gives_up_and_says_that_there_may_be_a_sweep(summary: SweepSummary) -> None:
+    async with flaky(always_broken, summary) as (daemon, url):
+        with pytest.raises(
+            DaemonSilentError, match=r"may have taken the sweep in: see spica-async"
+        ):
+            await submit(url)
+
+    assert Counter(daemon.keys).most_common() == [(daemon.keys[0], 7)]
+
+
+async def test_nobody_there_is_told_at_once() -> None:
+    began = time.monotonic()
+    with pytest.raises(DaemonSilentError) as raised:
+        await submit("http://127.0.0.1:1")
+
+    assert time.monotonic() - began < 1
+    assert "may have taken" not in str(raised.value)
+
+
+async def test_a_refusal_is_an_answer(control: FakeControl) -> None:
+    control.room = 0
+    began = time.monotonic()
+    async with running(control) as url:
+        with pytest.raises(DaemonSilentError, match="as many as may"):
+            await submit(url)
+    assert time.monotonic() - began < 3
+
+
+def followed(url: str, sweep_id: str, quiet_seconds: float = 0.3) -> list[str]:
+    """The kinds of all events until the sweep has ended."""
+    heard: list[str] = []
+    with DaemonClient(DaemonAddress(url, None), quiet_seconds=quiet_seconds) as client:
+        heard.extend(event.data.kind for event in client.follow(sweep_id, lambda _: None))
+    return heard
+
+
+LIVELY = replace(OPEN, heartbeat_seconds=0.1)
+
+
+@pytest.mark.parametrize("state", ["failed", "interrupted"])
+async def test_an_end_that_is_never_told_ends_a_watch(
+    control: FakeControl, sweep_id: str, state: str
+) -> None:
+    control.change(sweep_id, state="running")
+    async with running(control, LIVELY) as url:
+        watching = asyncio.create_task(asyncio.to_thread(followed, url, sweep_id))
+        await control.listened()
+        await control.tell(sweep_id, SweepStarted(run=1))
+        control.change(sweep_id, state=state)
+        async with asyncio.timeout(10):
+            assert await watching == ["sweep.submitted", "sweep.started"]
+        await control.listened(0)
+
+
+async def test_so_does_one_that_was_never_told_before(control: FakeControl, sweep_id: str) -> None:
+    await control.tell(sweep_id, SweepStarted(run=1), state="failed")
+    async with running(control, LIVELY) as url, asyncio.timeout(10):
+        heard = await asyncio.to_thread(followed, url, sweep_id)
+
+    assert heard == ["sweep.submitted", "sweep.started"]
+
+
+async def test_silence_alone_ends_no_watch(control: FakeControl, sweep_id: str) -> None:
+    control.change(sweep_id, state="running")
+    async with running(control, LIVELY) as url:
+        watching = asyncio.create_task(asyncio.to_thread(followed, url, sweep_id))
+        await control.listened()
+        await asyncio.sleep(1)
+        assert not watching.done()
+        await control.tell(sweep_id, CandidateMeasured(candidate=record(2)))
+        await control.tell(sweep_id, SweepFailed(reason="the engine broke"))
+        async with asyncio.timeout(10):
+            heard = await watching
+
+    assert heard == ["sweep.submitted", "candidate.measured", "sweep.failed"]
+    # It was always the same connection.
+    assert control.asked_after == [0]
+
+
+async def test_an_end_whose_event_comes_late_is_told(control: FakeControl, sweep_id: str) -> None:
+    control.change(sweep_id, state="running")
+    async with running(control, LIVELY) as url:
+        watching = asyncio.create_task(asyncio.to_thread(followed, url, sweep_id, 1.0))
+        await control.listened()
+        # The state is known from the second look on, at 1 s; the event comes before the third.
+        await asyncio.sleep(0.5)
+        control.change(sweep_id, state="failed")
+        await asyncio.sleep(1)
+        await control.tell(sweep_id, SweepFailed(reason="the engine broke"))
+        async with asyncio.timeout(10):
+            heard = await watching
+
+    assert heard[-1] == "sweep.failed"
+
+
+async def test_a_list_of_many_comes_in_pages(
+    control: FakeControl, sweep_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    page = control.sweeps
+
+    async def sweeps(*args: Any, limit: int, **kwargs: Any) -> SweepPage:
+        asked.append(limit)
+        # One more is submitted between any two pages.
+        add(f"newer-{len(asked)}")
+        return await page(*args, limit=limit, **kwargs)
+
+    def add(name: str) -> None:
+        one = control.known[sweep_id]
+        control.known[name] = replace(one, detail=one.detail.model_copy(update={"sweep_id": name}))
+
+    def some(url: str, most: int) -> list[str]:
+        with DaemonClient(DaemonAddress(url, None)) as client:
+            return [sweep.sweep_id for sweep in client.sweeps(most=most)]
+
+    for number in range(1, 2500):
+        add(f"copy-{number}")
+    monkeypatch.setattr(control, "sweeps", sweeps)
+    async with running(control) as url:
+        every = await asyncio.to_thread(some, url, 10_000)
+        first = await asyncio.to_thread(some, url, 1200)
+
+    whole = ["newer-1", *(f"copy-{number}" for number in range(2499, 0, -1)), sweep_id]
+    assert every == whole
+    assert first == [f"newer-{number}" for number in (4, 3, 2)] + whole[:1197]
+    assert asked == [1000, 1000, 1000, 1000, 200]
+
+
+async def test_what_cannot_be_read_is_left_out_and_named(
+    control: FakeControl, sweep_id: str
+) -> None:
+    await control.tell(
+        sweep_id,
+        SweepStarted(run=1),
+        CandidateMeasured(candidate=record(1)),
+        CandidateMeasured(candidate=record(2)),
+        SweepFinished(result=RESULT),
+    )
+    control.lose(sweep_id, 3)
+    told: list[str] = []
+
+    def follow(url: str) -> list[int]:
+        with DaemonClient(DaemonAddress(url, None)) as client:
+            return [event.sequence for event in client.follow(sweep_id, told.append)]
+
+    async with running(control) as url:
+        heard = await asyncio.to_thread(follow, url)
+
+    assert heard == [1, 2, 4, 5]
+    assert told == ["event 3 cannot be read by this version, and is left out"]
+
+
+async def test_an_event_of_a_newer_daemon_is_left_out_and_named() -> None:
+    newer = b'id: 7\nevent: sweep.rejoiced\ndata: {"sequence": 7, "data": {"kind": "x"}}\n\n'
+    answer = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n" + newer
+    unread: list[int] = []
+
+    def listen(url: str) -> list[SweepEvent]:
+        with DaemonClient(DaemonAddress(url, None)) as client:
+            return list(client.events("a", on_unread=unread.append))
+
+    async with scripted_server(answer) as server:
+        assert await asyncio.to_thread(listen, server.url.removesuffix("/trace")) == []
+    assert unread == [7]
+
+
+async def test_what_is_behind_the_end_is_nothing(control: FakeControl, sweep_id: str) -> None:
+    await control.cancel(sweep_id)
+
+    def listen(url: str) -> list[SweepEvent]:
+        with DaemonClient(DaemonAddress(url, None)) as client:
+            return list(client.events(sweep_id, after=2))
+
+    async with running(control) as url:
+        assert await asyncio.to_thread(listen, url) == []
