@@ -9,21 +9,17 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from schemas.config import SmartSearchConfig
 from schemas.messages import TraceLoad, TraceSource
 from spica_async.bus.address import URL_VARIABLE, BrokerAddress
 from spica_async.bus.limits import DEFAULT_HARD_LIMIT_SECONDS, HOLD_MARGIN_SECONDS
-from spica_async.bus.port import Bus, BusError, BusUnavailableError, QueueNotFoundError
+from spica_async.bus.port import Bus, BusError, BusUnavailableError
 from spica_async.bus.rabbitmq import RabbitBus
 from spica_async.bus.rabbitmq.state import OnState
 from spica_async.errors import BusAwayError, InputError, SpicaError
 from spica_async.traces.serve import TraceServer, address_towards
 from spica_async.traces.sources import DEFAULT_SCHEMES, is_chained, scheme_of
-
-if TYPE_CHECKING:
-    from spica_async.bus.consumer_timeout import Management
 
 _EVERY_ADDRESS = ("0.0.0.0", "::")  # noqa: S104  # workers come from anywhere; they need the token
 _LOOPBACK = "127.0.0.1"
@@ -39,7 +35,6 @@ class BrokerOptions:
         trace_host: where to serve traces; none: wherever the broker's clients may come from.
         trace_port: 0 for any.
         trace_urls: where else workers may fetch the trace, before they ask here.
-        management: knows how long the broker lets a request be held; none: nobody is asked.
     """
 
     address: BrokerAddress
@@ -47,7 +42,6 @@ class BrokerOptions:
     trace_host: str | None = None
     trace_port: int = 0
     trace_urls: tuple[str, ...] = ()
-    management: Management | None = None
 
     def __post_init__(self) -> None:
         for url in self.trace_urls:
@@ -93,7 +87,6 @@ def read_broker_options(
     trace_host: str | None,
     trace_port: int | None,
     trace_urls: Sequence[str] | None,
-    management: str | None,
 ) -> BrokerOptions | None:
     """What `run` was told about a broker; none if it is to do without one.
 
@@ -109,22 +102,17 @@ def read_broker_options(
             "--trace-host": trace_host,
             "--trace-port": trace_port,
             "--trace-url": trace_urls or None,
-            "--management": management,
         }
         for option, value in pointless.items():
             if value is not None:
                 raise InputError(f"{option}: has a meaning with --bus only")
         return None
-    from spica_async.bus.consumer_timeout import Management  # noqa: PLC0415 - heavy: HTTP
-
-    address = BrokerAddress.from_options(url, ca=ca, cert=cert, key=key)
     return BrokerOptions(
-        address=address,
+        address=BrokerAddress.from_options(url, ca=ca, cert=cert, key=key),
         hard_limit_seconds=hard_limit_seconds or DEFAULT_HARD_LIMIT_SECONDS,
         trace_host=trace_host,
         trace_port=trace_port or 0,
         trace_urls=tuple(trace_urls or ()),
-        management=Management.from_option(management, address),
     )
 
 
@@ -173,35 +161,6 @@ async def connected(
                 )
             )
         yield bus
-
-
-async def check_consumer_timeout(bus: Bus, queue: str, options: BrokerOptions) -> None:
-    """Look up, if we were told where, whether the broker leaves an evaluation its time.
-
-    What is not known is no error: the queue is yet to be made, or only the broker's own
-    configuration has a consumer timeout, which nobody tells.
-
-    Raises:
-        InputError: requests in this queue may not be held for so long.
-        SpicaError: the management API did not answer as one does, or the broker did not.
-    """
-    from spica_async.bus.consumer_timeout import consumer_timeouts  # noqa: PLC0415 - as above
-
-    if options.management is None:
-        return
-    with naming(options.address):
-        try:
-            await bus.queue_status(queue)
-        except QueueNotFoundError:
-            return
-    virtual_host, limit = options.address.virtual_host, options.hard_limit_seconds
-    for timeout in await consumer_timeouts(options.management, virtual_host, [queue]):
-        if not timeout.allows(limit):
-            raise InputError(
-                f"--hard-limit-seconds: evaluations of up to {limit:g} s need a consumer_timeout"
-                f" of at least {limit + HOLD_MARGIN_SECONDS:g} s; queue {queue} has"
-                f" {timeout.seconds:g} s by {timeout.set_by}"
-            )
 
 
 @asynccontextmanager

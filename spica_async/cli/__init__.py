@@ -65,7 +65,6 @@ def run(
     trace_host: options.TraceHost = None,
     trace_port: options.TracePort = None,
     trace_url: options.TraceUrls = None,
-    management: options.ManagementUrl = None,
     ca: options.Ca = None,
     cert: options.Cert = None,
     key: options.Key = None,
@@ -86,7 +85,6 @@ def run(
         trace_host=trace_host,
         trace_port=trace_port,
         trace_urls=trace_url,
-        management=management,
     )
     how = read_run_options(
         slots=slots,
@@ -114,7 +112,6 @@ def resume(
     trace_host: options.TraceHost = None,
     trace_port: options.TracePort = None,
     trace_url: options.TraceUrls = None,
-    management: options.ManagementUrl = None,
     ca: options.Ca = None,
     cert: options.Cert = None,
     key: options.Key = None,
@@ -150,7 +147,6 @@ def resume(
         trace_host=trace_host,
         trace_port=trace_port,
         trace_urls=trace_url,
-        management=management,
     )
     how = read_run_options(
         slots=slots,
@@ -198,7 +194,6 @@ def serve(
     trace_host: options.TraceHost = None,
     trace_port: options.TracePort = None,
     trace_url: options.TraceUrls = None,
-    management: options.ManagementUrl = None,
     ca: options.Ca = None,
     cert: options.Cert = None,
     key: options.Key = None,
@@ -219,7 +214,6 @@ def serve(
         trace_host=trace_host,
         trace_port=trace_port,
         trace_urls=trace_url,
-        management=management,
     )
     code = serve_command(
         output=output,
@@ -451,7 +445,6 @@ def topology(
     *,
     bus: options.Bus = None,
     engine: options.Engines = None,
-    management: options.ManagementUrl = None,
     hard_limit_seconds: options.HardLimitSeconds = None,
     json: options.AsJson = False,
     ca: options.Ca = None,
@@ -463,7 +456,6 @@ def topology(
     The exit code is 1 if anything is missing, otherwise than it should be, or out of our rights.
     """
     from spica_async.bus.address import BrokerAddress  # noqa: PLC0415  # `--help` stays light
-    from spica_async.bus.consumer_timeout import Management  # noqa: PLC0415  # as above
     from spica_async.cli.topology import topology_command  # noqa: PLC0415  # as above
 
     address = BrokerAddress.from_options(bus, ca=ca, cert=cert, key=key)
@@ -471,7 +463,6 @@ def topology(
         address,
         engines=engine or [],
         create=action is TopologyAction.DECLARE,
-        management=Management.from_option(management, address),
         hard_limit_seconds=hard_limit_seconds or DEFAULT_HARD_LIMIT_SECONDS,
         as_json=json,
     )

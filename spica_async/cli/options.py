@@ -52,16 +52,6 @@ Engines = Annotated[
         help="fingerprint of the engine that workers have; may be repeated; default: of this one",
     ),
 ]
-ManagementUrl = Annotated[
-    str | None,
-    typer.Option(
-        "--management",
-        help="the broker's management API, e.g. http://host:15672, to see whether the"
-        " consumer_timeout of queues leaves an evaluation its time; with user:password@ before the"
-        " host, or else the broker's; default: the variable SPICA_BUS_MANAGEMENT",
-        metavar="URL",
-    ),
-]
 Slots = Annotated[
     int | None,
     typer.Option(

@@ -14,7 +14,6 @@ from rich.text import Text
 
 from spica_async.bus.address import BrokerAddress
 from spica_async.bus.broker_options import naming
-from spica_async.bus.consumer_timeout import ConsumerTimeout, Management, consumer_timeouts
 from spica_async.bus.limits import HOLD_MARGIN_SECONDS
 from spica_async.bus.port import QueueSpec
 from spica_async.bus.rabbitmq.audit import Finding, Standing, audit
@@ -36,7 +35,6 @@ def topology_command(
     *,
     engines: Sequence[str],
     create: bool,
-    management: Management | None,
     hard_limit_seconds: float,
     as_json: bool,
 ) -> bool:
@@ -46,44 +44,30 @@ def topology_command(
         address: of the broker.
         engines: fingerprints of the engines that workers have; none: the one installed here.
         create: make what is missing.
-        management: the broker's management API, to look up the consumer timeout.
-        hard_limit_seconds: that an evaluation may take, to be compared with it.
+        hard_limit_seconds: that an evaluation may take; says what the broker must allow.
         as_json: print a document in place of a table.
 
     Raises:
         InputError: a fingerprint is none.
-        SpicaError: the broker, or its management API, did not answer or refused us.
+        SpicaError: the broker did not answer or refused us.
     """
     requests = _request_queues(engines or [engine_fingerprint()])
 
     log_warnings_to_stderr()
 
-    async def look() -> tuple[list[Finding], list[ConsumerTimeout]]:
-        found = await audit(address, [DEAD_QUEUE, COMMANDS_QUEUE, *requests], create=create)
-        existing = {finding.name for finding in found if finding.standing is not Standing.MISSING}
-        names = [spec.name for spec in requests if spec.name in existing]
-        if management is None:
-            return found, []
-        return found, await consumer_timeouts(management, address.virtual_host, names)
-
     with naming(address):
-        found, timeouts = asyncio.run(look())
-    short = [timeout for timeout in timeouts if not timeout.allows(hard_limit_seconds)]
-    good = not short and all(finding.standing in _GOOD for finding in found)
+        found = asyncio.run(audit(address, [DEAD_QUEUE, COMMANDS_QUEUE, *requests], create=create))
+    good = all(finding.standing in _GOOD for finding in found)
     if as_json:
         document = {
             "broker": address.shown,
             "sound": good,
             "findings": [asdict(finding) for finding in found],
             "hard_limit_seconds": hard_limit_seconds,
-            "consumer_timeouts": None
-            if management is None
-            else [asdict(timeout) for timeout in timeouts],
         }
         sys.stdout.write(json.dumps(document, indent=2) + "\n")
     else:
-        lines = _timeout_lines(timeouts, hard_limit_seconds, asked=management is not None)
-        print_view(_view(address, found, lines))
+        print_view(_view(address, found, hard_limit_seconds))
     return good
 
 
@@ -95,7 +79,7 @@ def _request_queues(engines: Sequence[str]) -> list[QueueSpec]:
 
 
 def _view(
-    address: BrokerAddress, found: Sequence[Finding], timeouts: Sequence[str]
+    address: BrokerAddress, found: Sequence[Finding], hard_limit_seconds: float
 ) -> RenderableType:
     table = Table(title=f"topology of {address}", title_justify="left")
     for heading in ("", "name", "is", ""):
@@ -103,28 +87,9 @@ def _view(
     for finding in found:
         said = _MEANING.get(finding.standing, finding.detail)
         table.add_row(finding.kind, finding.name, finding.standing, Text(said))
-    return Group(table, *map(Text, timeouts))
-
-
-def _timeout_lines(
-    timeouts: Sequence[ConsumerTimeout], hard_limit_seconds: float, *, asked: bool
-) -> list[str]:
-    needed = (
-        f"{hard_limit_seconds + HOLD_MARGIN_SECONDS:g} s, as evaluations of up to"
+    advice = (
+        "not checked: the broker's consumer_timeout, which must be at least"
+        f" {hard_limit_seconds + HOLD_MARGIN_SECONDS:g} s, as evaluations of up to"
         f" {hard_limit_seconds:g} s need"
     )
-    if not asked:
-        told = f"the broker's consumer_timeout, which must be at least {needed}"
-        return [f"not checked: {told}; --management URL looks it up"]
-    lines = []
-    for timeout in timeouts:
-        if timeout.seconds is None:
-            told = (
-                "no policy and no argument sets it; that of the node's own configuration, which"
-                f" cannot be looked up, must be at least {needed}"
-            )
-        else:
-            verdict = "at least" if timeout.allows(hard_limit_seconds) else "LESS than"
-            told = f"{timeout.seconds:g} s by {timeout.set_by}, {verdict} {needed}"
-        lines.append(f"{timeout.queue}: consumer timeout: {told}")
-    return lines
+    return Group(table, Text(advice))

@@ -13,9 +13,8 @@ from contextlib import (
 from dataclasses import dataclass
 
 from schemas.results import SweepResult
-from spica_async.bus.broker_options import BrokerOptions, check_consumer_timeout, offered
+from spica_async.bus.broker_options import BrokerOptions, offered
 from spica_async.bus.port import Bus
-from spica_async.bus.topology import requests_queue
 from spica_async.engine.versions import engine_fingerprint, engine_versions
 from spica_async.errors import TimeUpError
 from spica_async.evaluate import Share
@@ -98,7 +97,6 @@ async def run_job(
         # Performance data of the user's own may take a while to read.
         fingerprint = await with_files(engine_fingerprint)
         if broker is not None:
-            await check_consumer_timeout(means.bus, requests_queue(fingerprint).name, broker)
             trace = await stack.enter_async_context(offered(trace, broker, means.traces))
         before_planning = time()
         plan = await _plan(job, past, means.display.planning, before_planning - began)

@@ -20,19 +20,15 @@ import aiohttp
 import pytest
 from support.broker import VirtualHost, free_port
 from support.commands import TIMEOUT_SECONDS, Finished, Spica, WriteConfig, small_sweep
-from support.management import BY_BOTH, BY_POLICY, ManagementApi
 from support.served import served
 
 from schemas.messages import TraceLoad
 from spica_async.bus.broker_options import (
     BrokerOptions,
-    check_consumer_timeout,
     offered,
     read_broker_options,
     trace_server,
 )
-from spica_async.bus.memory import MemoryBus
-from spica_async.bus.port import QueueSpec
 from spica_async.bus.topology import requests_queue
 from spica_async.engine.versions import engine_fingerprint
 from spica_async.errors import InputError
@@ -90,7 +86,6 @@ def queues(vhost: VirtualHost) -> str:
 def broker_options(url: str | None = None, **options: Any) -> BrokerOptions | None:
     names = [
         *("ca", "cert", "key", "hard_limit_seconds", "trace_host", "trace_port", "trace_urls"),
-        "management",
     ]
     return read_broker_options(url, **(dict.fromkeys(names) | options))
 
@@ -105,7 +100,6 @@ def broker_options(url: str | None = None, **options: Any) -> BrokerOptions | No
         ("--trace-host", "localhost"),
         ("--trace-port", 8080),
         ("--trace-url", ["s3://traces/one.jsonl"]),
-        ("--management", "http://mq:15672"),
     ],
 )
 def test_an_option_that_means_nothing_without_a_broker(
@@ -167,63 +161,6 @@ def test_an_address_of_ipv6_is_no_chain_of_urls() -> None:
     options = broker_options("amqp://mq", trace_urls=["http://[fd00::1]:8080/trace"])
     assert options is not None
     assert options.trace_urls == ("http://[fd00::1]:8080/trace",)
-
-
-def with_management(url: str, api: ManagementApi, hard_limit_seconds: float) -> BrokerOptions:
-    options = broker_options(url, hard_limit_seconds=hard_limit_seconds, management=api.url)
-    assert options is not None
-    return options
-
-
-@pytest.mark.parametrize(
-    ("facts", "hard_limit_seconds"), [(BY_POLICY, 3300.0), ({"arguments": {}}, 1e6)]
-)
-async def test_a_consumer_timeout_that_is_long_enough_or_unknown(
-    facts: dict[str, Any], hard_limit_seconds: float
-) -> None:
-    bus = MemoryBus()
-    await bus.declare_queue(QueueSpec("queue"))
-    with ManagementApi(facts).serving() as api:
-        await check_consumer_timeout(
-            bus, "queue", with_management("amqp://mq/a%2Fb", api, hard_limit_seconds)
-        )
-
-    assert api.asked == ["/rabbit/api/queues/a%2Fb/queue"]
-
-
-async def test_of_a_queue_that_is_yet_to_be_made_nobody_is_asked() -> None:
-    with ManagementApi({}, status=404).serving() as api:
-        await check_consumer_timeout(MemoryBus(), "queue", with_management("amqp://mq", api, 1500))
-
-    assert api.asked == []
-
-
-async def test_a_consumer_timeout_that_is_too_short() -> None:
-    bus = MemoryBus()
-    await bus.declare_queue(QueueSpec("queue"))
-    with ManagementApi(BY_POLICY).serving() as api, pytest.raises(InputError) as caught:
-        await check_consumer_timeout(bus, "queue", with_management("amqp://mq", api, 3301))
-
-    told = str(caught.value)
-    assert told.startswith("--hard-limit-seconds: ")
-    for word in ("3301 s", "3601 s", "queue queue", "3600 s by policy slow"):
-        assert word in told
-
-
-def test_a_sweep_does_not_start_where_requests_are_not_held_long_enough(
-    spica: Spica, write_config: WriteConfig, tmp_path: Path, broker_vhost: VirtualHost
-) -> None:
-    declared = spica("topology", "declare", "--bus", broker_vhost.url)
-    assert declared.code == 0, declared.stderr
-    with ManagementApi(BY_BOTH).serving() as api:
-        finished = spica(
-            "run", write_config(small_sweep()), "--bus", broker_vhost.url, "--management", api.url
-        )
-
-    one_error(tmp_path, finished, 2, "--hard-limit-seconds", "1800 s", "60 s by argument")
-    assert "facts about" not in finished.stderr
-    assert "secret" not in finished.stderr
-    assert queues(broker_vhost).count("spica.requests") == 1
 
 
 async def test_a_trace_is_offered_from_here_and_from_where_the_user_says(tmp_path: Path) -> None:

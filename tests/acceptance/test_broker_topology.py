@@ -10,13 +10,8 @@ import aio_pika
 import pytest
 from support.broker import VirtualHost
 from support.commands import Finished, Spica
-from support.management import BY_BOTH, BY_POLICY, ManagementApi
 
-from spica_async.bus import limits
-from spica_async.bus.address import BrokerAddress
-from spica_async.bus.consumer_timeout import ConsumerTimeout, Management, consumer_timeouts
 from spica_async.bus.topology import COMMANDS_QUEUE, DEAD_QUEUE, requests_queue
-from spica_async.errors import InputError
 
 ENGINES = ("--engine", "one", "--engine", "two")
 REQUESTS = [requests_queue(engine).name for engine in ("one", "two")]
@@ -118,68 +113,6 @@ def test_without_rights_one_sees_what_exists_and_makes_nothing(
     assert standings(seen) == dict.fromkeys(ALL, "exists")
 
 
-@pytest.mark.parametrize(
-    ("facts", "found"),
-    [
-        (BY_POLICY, (3600, "policy slow")),
-        (BY_BOTH, (60, "argument x-consumer-timeout")),
-        ({"policy": None, "effective_policy_definition": None}, (None, None)),
-        # An empty mapping, as the plugin writes it.
-        ({"arguments": {}, "effective_policy_definition": []}, (None, None)),
-    ],
-)
-async def test_what_the_management_api_tells(
-    facts: dict[str, Any], found: tuple[float | None, str | None]
-) -> None:
-    address = BrokerAddress.from_options("amqp://mq")
-    with ManagementApi(facts).serving() as api:
-        management = Management.from_option(api.url, address)
-        assert management is not None
-        (told,) = await consumer_timeouts(management, "a/b", ["spica.requests.x"])
-
-    assert (told.seconds, told.set_by) == found
-    assert api.asked == ["/rabbit/api/queues/a%2Fb/spica.requests.x"]
-    assert api.logins == {"ann:top@secret"}
-
-
-@pytest.mark.parametrize(
-    ("seconds", "limit", "good"),
-    [
-        (1800, limits.DEFAULT_HARD_LIMIT_SECONDS, True),
-        (1799, limits.DEFAULT_HARD_LIMIT_SECONDS, False),
-        (None, 1e6, True),
-    ],
-)
-def test_a_fetched_trace_and_a_minute_go_beside_the_hard_limit(
-    seconds: float | None, limit: float, *, good: bool
-) -> None:
-    assert ConsumerTimeout("queue", seconds, "somebody").allows(limit) is good
-
-
-@pytest.mark.parametrize(("limit", "good"), [("3300", True), ("3301", False)])
-def test_the_consumer_timeout_is_compared_with_the_hard_limit(
-    topology: Topology, limit: str, *, good: bool
-) -> None:
-    with ManagementApi(BY_POLICY).serving() as api:
-        code, document = topology("declare", "--management", api.url, "--hard-limit-seconds", limit)
-
-    assert code == (0 if good else 1)
-    assert document["sound"] is good
-    assert document["consumer_timeouts"] == [
-        {"queue": queue, "seconds": 3600, "set_by": "policy slow"} for queue in REQUESTS
-    ]
-
-
-async def test_the_brokers_user_may_be_that_of_the_management_api() -> None:
-    address = BrokerAddress.from_options("amqp://bob:own@mq")
-    with ManagementApi({}).serving() as api:
-        management = Management.from_option(api.url.replace("ann:top%40secret@", ""), address)
-        assert management is not None
-        await consumer_timeouts(management, "/", ["queue"])
-
-    assert api.logins == {"bob:own"}
-
-
 def one_error(finished: Finished, code: int, *words: str) -> None:
     assert finished.code == code
     assert finished.stdout == ""
@@ -189,41 +122,10 @@ def one_error(finished: Finished, code: int, *words: str) -> None:
         assert word in finished.stderr
 
 
-def test_a_management_api_that_refuses(spica: Spica, broker_vhost: VirtualHost) -> None:
-    spica("topology", "declare", "--bus", broker_vhost.url)
-    with ManagementApi({}, status=401).serving() as api:
-        finished = spica("topology", "check", "--bus", broker_vhost.url, "--management", api.url)
-
-    one_error(finished, 1, "management API http://127.0.0.1", "HTTP 401")
-    assert "secret" not in finished.stderr
-
-
 def test_wrong_options(spica: Spica) -> None:
     url = "amqp://mq"
     one_error(spica("topology", "check"), 2, "--bus", "SPICA_BUS")
     one_error(spica("topology", "check", "--bus", url, "--engine", "a.b"), 2, "--engine", "a.b")
-
-
-def test_a_wrong_url_of_the_management_api() -> None:
-    address = BrokerAddress.from_options("amqp://mq")
-    for url in ("mq:15672", "ftp://mq", "http://", "http://[", ""):
-        with pytest.raises(InputError, match=r"^--management: "):
-            Management.from_option(url, address)
-    with pytest.raises(InputError, match=r"^SPICA_BUS_MANAGEMENT: "):
-        Management.from_option(None, address, {"SPICA_BUS_MANAGEMENT": "mq:15672"})
-
-
-def test_the_management_api_may_be_named_by_a_variable() -> None:
-    address = BrokerAddress.from_options("amqp://mq")
-
-    def read(option: str | None, **environ: str) -> str | None:
-        management = Management.from_option(option, address, environ)
-        return None if management is None else str(management.url)
-
-    assert read(None) is None
-    assert read(None, SPICA_BUS_MANAGEMENT="") is None
-    assert read(None, SPICA_BUS_MANAGEMENT="http://there:15672") == "http://there:15672"
-    assert read("http://here:1", SPICA_BUS_MANAGEMENT="http://there:1") == "http://here:1"
 
 
 def test_a_broker_that_refuses_the_user(spica: Spica, broker_vhost: VirtualHost) -> None:

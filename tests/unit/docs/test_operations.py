@@ -9,7 +9,7 @@ import pytest
 from typer.main import get_command
 
 from spica_async import cli
-from spica_async.bus import address, consumer_timeout, limits, topology
+from spica_async.bus import address, limits, topology
 from spica_async.bus.rabbitmq.bus import DEFAULT_CONNECT_SECONDS, DEFAULT_PATIENCE_SECONDS
 from spica_async.cli import worker as worker_cli
 from workers import supervisor, traces
@@ -74,7 +74,6 @@ def test_the_variables_are_those_of_the_code() -> None:
         address.USER_VARIABLE,
         address.PASSWORD_VARIABLE,
         address.PASSWORD_FILE_VARIABLE,
-        consumer_timeout.URL_VARIABLE,
         "SPICA_SWEEP",  # of compose.yaml
     }
     assert set(re.findall(r"SPICA_[A-Z_]+", PAGE)) == known
