@@ -51,7 +51,7 @@ from spica_async.journal import Journal, Lease, journal_url
 from spica_async.journal.opening import new_sweep
 from spica_async.journal.sql import SqlJournal
 from spica_async.report.folder_writer import FolderWriter
-from spica_async.search.events.pending import SweepTelling
+from spica_async.search.events.pending import PendingEvents
 from spica_async.search.fact_log import FactLog, NoLog, ResultT, SweepLog
 from spica_async.search.past_runs import PastRuns
 from spica_async.search.sweep import Sweep
@@ -146,9 +146,9 @@ async def opened(
     await journal.take(name, _LEASE)
     past = await PastRuns.read(journal, name)
     row = await journal.sweep(name)
-    telling = SweepTelling(name, plan.config, stored=row.events)
+    events = PendingEvents(name, plan.config, stored=row.events)
     async with (
-        SweepLog.open(journal, name, _LEASE, last=past.last, telling=telling) as log,
+        SweepLog.open(journal, name, _LEASE, last=past.last, events=events) as log,
         FolderWriter.reopen(root, name) as folder,
     ):
         waits = Waits(log)
@@ -167,7 +167,7 @@ async def opened(
             planning_seconds=0.0,
             log=waits,
             past=past,
-            telling=telling,
+            events=events,
         )
         yield sweep, waits
 

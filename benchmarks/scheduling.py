@@ -44,8 +44,8 @@ from spica_async.judge.verdict import study_objectives
 from spica_async.optimizer.profiles import open_sampler
 from spica_async.optimizer.proposals import Proposer, StudyProposer
 from spica_async.optimizer.types import Study
+from spica_async.search.branches import Branches
 from spica_async.search.fact_log import NoLog
-from spica_async.search.search import Search
 from spica_async.space.branch import BranchSpace
 from spica_async.space.sample import sample_key
 from workers.port import ChildDeaths
@@ -188,7 +188,7 @@ async def carry_out(task: Task, log_folder: Path) -> Record:
             desk.bus, coordinator="sweep", fingerprint=FINGERPRINT, parallel=task.slots
         ) as evaluations,
     ):
-        search = Search(
+        search = Branches(
             sweep_id="sweep",
             plan=sweep_plan,
             trace=None,

@@ -37,7 +37,7 @@ from spica_async.optimizer.quasi_random import draw
 from spica_async.optimizer.types import Study
 from spica_async.plan.process import make_plan
 from spica_async.plan.types import SweepPlan
-from spica_async.search.search import sample_context
+from spica_async.search.branches import sample_context
 from spica_async.space.branch import BranchSpace, Selection
 from spica_async.space.sample import resolve_kv_load, sample_key, unroll_sample
 

@@ -115,7 +115,7 @@ class Measured(_Fact):
     )
 
 
-class Told(_Fact):
+class Observed(_Fact):
     """The optimizer is about to hear what became of its suggestions."""
 
     kind: Literal["told"] = "told"
@@ -158,7 +158,7 @@ class Ended(_Fact):
     result: SweepResult = Field(description="with the best of the ranking alone")
 
 
-BranchFact = Suggested | Requested | Measured | Told | Concluded
+BranchFact = Suggested | Requested | Measured | Observed | Concluded
 SweepFact = Annotated[Planned | Started | BranchFact | Stopped | Ended, Field(discriminator="kind")]
 SWEEP_FACT: TypeAdapter[SweepFact] = TypeAdapter(SweepFact)
 """Reads a fact from its JSON."""

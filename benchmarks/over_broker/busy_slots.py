@@ -17,8 +17,8 @@ from over_broker.fleet import FleetOptions, ready, running_fleet
 from over_broker.processes import Meter
 from spica_async.evaluate import Evaluations
 from spica_async.optimizer.proposals import EnumeratedProposer, Proposer
+from spica_async.search.branches import Search
 from spica_async.search.fact_log import NoLog
-from spica_async.search.search import Search
 from spica_async.space.branch import BranchSpace
 
 _FINGERPRINT = "busy-slots"

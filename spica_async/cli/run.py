@@ -40,7 +40,7 @@ from spica_async.report.screen import Display, ProgressConsole, showing
 from spica_async.report.tables import print_view, result_view
 from spica_async.service.jobs import Job, NewJob, ResumedJob, check_root
 from spica_async.service.local_worker import local_worker
-from spica_async.service.run_sweep import Means, run_job
+from spica_async.service.run_sweep import RunContext, run_job
 from spica_async.space.knobs import scales
 from workers.program import WorkerOptions, checked_slots
 from workers.settings import ENGINE_WARM_UP, ChildSettings
@@ -220,7 +220,7 @@ async def _run(job: Job, options: RunOptions, slots: int, display: Display) -> S
             _coordinators_bus(options.broker, job.sweep_id, display)
         )
 
-        def beside(plan: SweepPlan, folder: FolderWriter) -> AbstractAsyncContextManager[None]:
+        def companion(plan: SweepPlan, folder: FolderWriter) -> AbstractAsyncContextManager[None]:
             log_to_file(folder.logs / "coordinator.log")
             if not slots:
                 return nullcontext()
@@ -231,7 +231,7 @@ async def _run(job: Job, options: RunOptions, slots: int, display: Display) -> S
             interrupts.can_stop = True
 
         cache = await stack.enter_async_context(opened_cache(cache_place(options.journal.where)))
-        means = Means(
+        context = RunContext(
             bus=bus,
             broker=options.broker,
             display=display,
@@ -241,7 +241,7 @@ async def _run(job: Job, options: RunOptions, slots: int, display: Display) -> S
             tells_events=options.broker is not None,
             on_search=on_search,
         )
-        return await run_job(job, means, interrupts.stop, beside=beside)
+        return await run_job(job, context, interrupts.stop, companion=companion)
 
 
 def _worker(

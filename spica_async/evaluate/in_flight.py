@@ -96,7 +96,8 @@ class Evaluations:
     `open`, which tells of the parameters.
 
     Attributes:
-        says_goodbye: whether closing ends what is under way; otherwise that is for a later run.
+        announces_leaving: whether closing ends what is under way; a later run has it
+            otherwise.
     """
 
     def __init__(
@@ -144,7 +145,7 @@ class Evaluations:
         self._ended: set[str] = set(earlier.ended)
         self._taking: set[asyncio.Task[None]] = set()
         self._cancelled = False
-        self.says_goodbye = True
+        self.announces_leaving = True
 
     @classmethod
     @asynccontextmanager
@@ -226,7 +227,7 @@ class Evaluations:
             raise
         finally:
             evaluations._report()
-            if reachable and evaluations.says_goodbye:
+            if reachable and evaluations.announces_leaving:
                 await evaluations._leave()
 
     @property

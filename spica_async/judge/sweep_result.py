@@ -15,7 +15,7 @@ from schemas.results import (
     Tally,
 )
 from spica_async.judge.scoring import Candidate
-from spica_async.search.branch import BranchCourse
+from spica_async.search.branch import Branch
 from spica_async.search.schedule import BranchState, Phase
 
 CutShort = Literal["interrupted", "time_limit"]
@@ -80,7 +80,7 @@ def is_useful(
     return all(objectives[target] > 0 for target in goal.objectives if target.needs_sla)
 
 
-def branch_result(branch: BranchCourse, cut_short: CutShort | None = None) -> BranchResult:
+def branch_result(branch: Branch, cut_short: CutShort | None = None) -> BranchResult:
     """How a branch ended, or what kept it from its own end."""
     state = branch.state
     end: BranchEnd = cut_short or "interrupted"

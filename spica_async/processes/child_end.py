@@ -11,7 +11,7 @@ from typing import Final
 
 import structlog
 
-from spica_async.processes.shielded import unbroken
+from spica_async.processes.shielded import shielded
 
 _REAP_SECONDS: Final = 10.0
 """A process that is killed ends at once, unless it waits for a disk that hangs."""
@@ -30,7 +30,7 @@ async def end_child(process: Process) -> None:
             os.killpg(process.pid, signal.SIGKILL)
     assert process.stdin is not None  # noqa: S101  # it speaks over its pipes
     process.stdin.close()
-    await unbroken(_reap(process))
+    await shielded(_reap(process))
 
 
 async def _reap(process: Process) -> None:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 ResultT = TypeVar("ResultT")
 
 
-async def unbroken(
+async def shielded(
     work: Coroutine[Any, Any, ResultT],
     *,
     can_be_cut: bool = False,

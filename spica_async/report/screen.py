@@ -22,7 +22,7 @@ from spica_async.judge.sweep_result import found_nothing
 from spica_async.report.deployment_text import deployment, traffic_handling
 from spica_async.report.fleet_text import CONNECTED, broker_line, concerns, who_works, workers_line
 from spica_async.report.units import figure, objective, seconds
-from spica_async.search.branch import BranchCourse
+from spica_async.search.branch import Branch
 from spica_async.search.sweep import Viewer
 
 _CELL_WIDTH: Final = 100
@@ -111,7 +111,7 @@ class PlainDisplay:
     def restored(self, record: CandidateRecord) -> None:
         """It was shown when it was found."""
 
-    def progressed(self, branch: BranchCourse) -> None:
+    def progressed(self, branch: Branch) -> None:
         """Print the end of a branch."""
         if branch.state.finished and branch.space.mode not in self._ended:
             self._ended.add(branch.space.mode)
@@ -147,7 +147,7 @@ class LiveDisplay:
         self._fleet: FleetView | None = None
         self._bus = CONNECTED, ""
         self._bus_since = 0.0
-        self._branches: dict[str, BranchCourse] = {}
+        self._branches: dict[str, Branch] = {}
         self._planning = Progress(
             SpinnerColumn(), TextColumn("{task.description}"), console=console, transient=True
         )
@@ -179,7 +179,7 @@ class LiveDisplay:
     def restored(self, record: CandidateRecord) -> None:
         """It was shown when it was found."""
 
-    def progressed(self, branch: BranchCourse) -> None:
+    def progressed(self, branch: Branch) -> None:
         """Show the branch; the screen follows at its own rate."""
         self._branches[branch.space.mode] = branch
 
@@ -241,7 +241,7 @@ def candidate_line(record: CandidateRecord, goal: OptimizationGoal) -> str:
     return f"{record.branch} round {record.round}: {_what(record)}: {told}"
 
 
-def best_so_far(branch: BranchCourse, goal: OptimizationGoal) -> str:
+def best_so_far(branch: Branch, goal: OptimizationGoal) -> str:
     """The best candidate of a branch, or the size of its front, or why there is none."""
     if not branch.candidates:
         if not branch.state.causes:
@@ -255,7 +255,7 @@ def best_so_far(branch: BranchCourse, goal: OptimizationGoal) -> str:
     return f"{value}: {deployment(best.sample)}"
 
 
-def _bar(branch: BranchCourse) -> Group:
+def _bar(branch: Branch) -> Group:
     done, target = branch.state.unique_successes, branch.state.target
     bar = Progress(BarColumn(bar_width=12), TextColumn(f"{done}/{target}"))
     bar.add_task("", total=target, completed=done)
@@ -266,7 +266,7 @@ def _what(record: CandidateRecord) -> str:
     return f"{deployment(record.config)}, {traffic_handling(record.config)}"
 
 
-def _counts(branch: BranchCourse) -> str:
+def _counts(branch: Branch) -> str:
     counts = {
         "candidates": len(branch.candidates),
         "suggestions": branch.state.attempts,

@@ -21,13 +21,13 @@ from spica_async.judge.verdict import Judged, judge, metrics_for_sampler, refuse
 from spica_async.optimizer.port import SamplerStats
 from spica_async.optimizer.proposals import Proposal, Verdicts
 from spica_async.plan.budget import enumerable_points
-from spica_async.search.patience import Stagnation
+from spica_async.search.patience import Patience
 from spica_async.search.schedule import (
     BranchState,
     ContinuousState,
     Disposition,
+    Observation,
     RoundsState,
-    Tell,
     batch_for,
 )
 from spica_async.space.branch import BranchSpace, Selection
@@ -98,7 +98,7 @@ class Taken:
 
     new: Sequence[Evaluation] = ()
     duplicates: Sequence[Proposal] = ()
-    tells: Sequence[Tell] = ()
+    observations: Sequence[Observation] = ()
 
 
 class CourseObserver(Protocol):
@@ -107,11 +107,11 @@ class CourseObserver(Protocol):
     def evaluated(self, record: CandidateRecord) -> None:
         """A unique sample has its verdict."""
 
-    def told(self, candidate: Candidate) -> None:
+    def observed(self, candidate: Candidate) -> None:
         """A candidate counts from now on for what may end the search early."""
 
 
-class BranchCourse:
+class Branch:
     """One branch of one sweep.
 
     Args:
@@ -155,10 +155,10 @@ class BranchCourse:
         self._config = config
         self._context = context
         self._observer = observer
-        self._stagnation = stagnation(config)
+        self._patience = patience(config)
         self._judged: dict[str, Judged] = {}
         self._weighed: set[str] = set()
-        self._untold: dict[int, Proposal] = {}
+        self._unobserved: dict[int, Proposal] = {}
         self._foreseen: dict[int, tuple[Judged, CandidateRecord]] = {}
 
     @property
@@ -176,7 +176,7 @@ class BranchCourse:
         """Whether it has lost its patience and wants suggestions all the same, or gives up."""
         if self.state.concluded or self.state.finished:
             return False
-        return self._stagnation.lost or self.state.gives_up
+        return self._patience.lost or self.state.gives_up
 
     def sampled(self, proposal: Proposal) -> Sampled:
         """What a proposal means."""
@@ -197,8 +197,8 @@ class BranchCourse:
         if not self.state.takes:
             return Taken()  # It was concluded while they were made.
         current_round = self.state.round
-        dispositions, tells = self.state.suggested([one.key for one in suggestions])
-        self._untold |= {one.proposal.number: one.proposal for one in suggestions}
+        dispositions, observations = self.state.suggested([one.key for one in suggestions])
+        self._unobserved |= {one.proposal.number: one.proposal for one in suggestions}
         new: list[Evaluation] = []
         duplicates: list[Proposal] = []
         for sampled, what in zip(suggestions, dispositions, strict=True):
@@ -210,18 +210,18 @@ class BranchCourse:
             if refusal is not None:
                 judged = refuse("no_kv_room", refusal)
                 record = self._record(evaluation, judged, None, waited=0.0, found=fact.at)
-                tells += self._settle(sampled.key, judged, record)
+                observations += self._settle(sampled.key, judged, record)
             else:
                 self.open[sampled.proposal.number] = evaluation
                 new.append(evaluation)
-        return Taken(new, duplicates[: self.state.wanted], tells)
+        return Taken(new, duplicates[: self.state.wanted], observations)
 
     def verdict(self, fact: Measured) -> CandidateRecord:
         """What a result comes to, before it is taken; changes nothing."""
         self._foreseen[fact.number] = self._judge(fact)
         return self._foreseen[fact.number][1]
 
-    def measured(self, fact: Measured) -> list[Tell]:
+    def measured(self, fact: Measured) -> list[Observation]:
         """Take the result of an evaluation; what to tell now."""
         if fact.number not in self._foreseen:
             self._foreseen[fact.number] = self._judge(fact)
@@ -252,26 +252,26 @@ class BranchCourse:
             reused=fact.reused,
         )
 
-    def told(self, tells: Sequence[Tell]) -> Verdicts:
+    def observed(self, observations: Sequence[Observation]) -> Verdicts:
         """Count what is told; what to tell the source of the proposals."""
         verdicts = [
             (
-                self._untold.pop(tell.number),
-                metrics_for_sampler(self._judged[tell.key].candidate, self._config.goal),
+                self._unobserved.pop(one.number),
+                metrics_for_sampler(self._judged[one.key].candidate, self._config.goal),
             )
-            for tell in tells
+            for one in observations
         ]
         # Under the schedule of rounds this is the order of the suggestions, not of the arrivals.
-        for key in dict.fromkeys(tell.key for tell in tells):
+        for key in dict.fromkeys(one.key for one in observations):
             candidate = self._judged[key].candidate
             if candidate is not None and key not in self._weighed:
                 # Each sample counts once for what may end the search early.
                 self._weighed.add(key)
-                self._stagnation.add(candidate)
-                self._observer.told(candidate)
+                self._patience.add(candidate)
+                self._observer.observed(candidate)
         return verdicts
 
-    def concluded(self, by: Literal["branch", "sweep"]) -> list[Tell]:
+    def concluded(self, by: Literal["branch", "sweep"]) -> list[Observation]:
         """Want nothing more; what to tell now."""
         # Both the sweep and, with its last measurements, the branch may come to this.
         if self.state.finished or self.state.concluded:
@@ -307,7 +307,7 @@ class BranchCourse:
             reused=reused,
         )
 
-    def _settle(self, key: str, judged: Judged, record: CandidateRecord) -> list[Tell]:
+    def _settle(self, key: str, judged: Judged, record: CandidateRecord) -> list[Observation]:
         self._judged[key] = judged
         if judged.candidate is not None:
             self.candidates.append(judged.candidate)
@@ -330,9 +330,9 @@ def branch_state(config: SmartSearchConfig, space: BranchSpace) -> BranchState:
     return RoundsState(per_round=sweep.per_round, max_rounds=sweep.max_rounds, points=points)
 
 
-def stagnation(config: SmartSearchConfig) -> Stagnation:
+def patience(config: SmartSearchConfig) -> Patience:
     """The measure of what the sweep's patience is lost by."""
-    return Stagnation(
+    return Patience(
         config.goal.objectives,
         patience=config.sweep.patience,
         min_improvement=config.sweep.min_improvement,

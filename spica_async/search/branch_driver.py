@@ -9,17 +9,17 @@ from functools import partial
 from typing import Literal
 
 from schemas.config import SmartSearchConfig
-from schemas.journal import Concluded, Measured, OptimizerCosts, Requested, Suggested, Told
+from schemas.journal import Concluded, Measured, Observed, OptimizerCosts, Requested, Suggested
 from schemas.messages import EvaluationRequest, EvaluationResult, ModelFiles, TraceLoad
 from spica_async.engine.model_files import named_by_content
 from spica_async.evaluate import EvaluationGivenUpError, Evaluations
 from spica_async.evaluate.loads import load_of
 from spica_async.evaluate.reuse import Reuse
 from spica_async.optimizer.proposals import Proposal, Proposer
-from spica_async.search.branch import BranchCourse, Evaluation
+from spica_async.search.branch import Branch, Evaluation
 from spica_async.search.branch_resume import CatchUp
 from spica_async.search.fact_log import FactLog
-from spica_async.search.schedule import ContinuousState, Tell
+from spica_async.search.schedule import ContinuousState, Observation
 from spica_async.space.branch import Selection
 
 
@@ -32,13 +32,13 @@ class _Means:
     evaluating: asyncio.TaskGroup
 
 
-class BranchSearch:
-    """One branch under way. The course decides; this carries out what it decides.
+class BranchDriver:
+    """One branch under way. The branch decides; this carries out what it decides.
 
-    Whatever changes the course is written to the log first, and applied to it then.
+    Whatever changes the branch is written to the log first, and applied to it then.
 
     Args:
-        course: of the branch.
+        branch: of the branch.
         sweep_id: of the sweep.
         config: of the sweep.
         trace: the trace of the workload, if it is one.
@@ -46,14 +46,14 @@ class BranchSearch:
         log: takes the facts.
         reuse: answers what was measured before.
         elapsed: the seconds that the sweep has run for.
-        progressed: called when something of the course has changed.
-        after_told: awaited when candidates have been told.
+        progressed: called when something of the branch has changed.
+        after_observed: awaited when candidates have been told.
         requests_survive: whether what is under way on the bus outlives this process.
     """
 
     def __init__(
         self,
-        course: BranchCourse,
+        branch: Branch,
         *,
         sweep_id: str,
         config: SmartSearchConfig,
@@ -63,11 +63,11 @@ class BranchSearch:
         reuse: Reuse,
         elapsed: Callable[[], float],
         progressed: Callable[[], None],
-        after_told: Callable[[], Awaitable[None]],
+        after_observed: Callable[[], Awaitable[None]],
         requests_survive: bool,
     ) -> None:
-        self.course = course
-        self._mode = course.space.mode
+        self.branch = branch
+        self._mode = branch.space.mode
         self._sweep_id = sweep_id
         self._config = config
         self._trace = trace
@@ -76,9 +76,9 @@ class BranchSearch:
         self._reuse = reuse
         self._elapsed = elapsed
         self._progressed = progressed
-        self._after_told = after_told
+        self._after_observed = after_observed
         self._requests_survive = requests_survive
-        self._to_tell: asyncio.Queue[Sequence[Tell]] = asyncio.Queue()
+        self._to_observe: asyncio.Queue[Sequence[Observation]] = asyncio.Queue()
         self._evaluating: set[asyncio.Task[None]] = set()
         self._stopped = False
 
@@ -90,19 +90,19 @@ class BranchSearch:
             evaluations: of the sweep.
             catch_up: what an earlier run of the sweep has left to do.
         """
-        state = self.course.state
-        proposer.stats.add(self.course.stats)
-        self.course.stats = proposer.stats
+        state = self.branch.state
+        proposer.stats.add(self.branch.stats)
+        self.branch.stats = proposer.stats
         async with asyncio.TaskGroup() as evaluating:
             means = _Means(proposer, evaluations, evaluating)
             await self._catch_up(means, catch_up)
             # The last replays may end while the sampler is still told of duplicates.
-            while not (state.finished and self._to_tell.empty()):
+            while not (state.finished and self._to_observe.empty()):
                 # What has been measured is told before anything more is asked.
-                if state.wanted and self._to_tell.empty() and not self._stopped:
+                if state.wanted and self._to_observe.empty() and not self._stopped:
                     await self._propose(means)
                 else:
-                    await self._tell(means, await self._to_tell.get())
+                    await self._observe(means, await self._to_observe.get())
                 self._progressed()
 
     def stop(self) -> frozenset[asyncio.Task[None]]:
@@ -113,34 +113,36 @@ class BranchSearch:
     async def conclude(self, by: Literal["branch", "sweep"]) -> None:
         """Propose nothing more, and end when nothing is in flight."""
         fact = Concluded(at=self._elapsed(), branch=self._mode, by=by)
-        self._to_tell.put_nowait(await self._log.record(fact, partial(self.course.concluded, by)))
+        self._to_observe.put_nowait(
+            await self._log.record(fact, partial(self.branch.concluded, by))
+        )
 
     def keep_in_flight(self, parallel: int) -> None:
         """Keep so many samples in flight, where the schedule does not wait for whole rounds."""
-        state = self.course.state
+        state = self.branch.state
         if isinstance(state, ContinuousState) and not state.finished:
             state.keep_in_flight(parallel)
-            self._to_tell.put_nowait([])
+            self._to_observe.put_nowait([])
 
     async def _catch_up(self, means: _Means, catch_up: CatchUp) -> None:
         await means.proposer.restore(catch_up.past)
-        for evaluation in self.course.open.values():
+        for evaluation in self.branch.open.values():
             self._start(means, evaluation)
-        await self._tell(means, catch_up.owed)
+        await self._observe(means, catch_up.unobserved)
         # What was lost may have been the conclusion from what was told before.
         await self._conclude_if_lost()
-        await self._after_told()
+        await self._after_observed()
         await self._replace(means, catch_up.duplicates)
 
     async def _propose(self, means: _Means) -> None:
-        proposals = await means.proposer.propose(self.course.state.wanted)
+        proposals = await means.proposer.propose(self.branch.state.wanted)
         await self._replace(means, await self._take(means, proposals, instead=False))
 
     async def _replace(self, means: _Means, duplicates: Sequence[Proposal]) -> None:
         """Evaluate something else in place of duplicates, where anything is found."""
-        wanted = self.course.state.wanted
+        wanted = self.branch.state.wanted
         if duplicates and wanted and not self._stopped:
-            claims = _Claims(self.course)
+            claims = _Claims(self.branch)
             found = await means.proposer.instead_of(duplicates[:wanted], claims)
             await self._take(means, found, instead=True)
 
@@ -150,18 +152,18 @@ class BranchSearch:
         """Send out what is new, tell what is known; returns those to find something else for."""
         if not proposals or self._stopped:
             return []
-        suggestions = [self.course.sampled(proposal) for proposal in proposals]
+        suggestions = [self.branch.sampled(proposal) for proposal in proposals]
         fact = Suggested(
             at=self._elapsed(),
             branch=self._mode,
             proposals=[one.as_proposed for one in suggestions],
             instead=instead,
-            costs=OptimizerCosts(**asdict(self.course.stats)),
+            costs=OptimizerCosts(**asdict(self.branch.stats)),
         )
-        taken = await self._log.record(fact, partial(self.course.suggested, fact, suggestions))
+        taken = await self._log.record(fact, partial(self.branch.suggested, fact, suggestions))
         for evaluation in taken.new:
             self._start(means, evaluation)
-        await self._tell(means, taken.tells)
+        await self._observe(means, taken.observations)
         return taken.duplicates
 
     def _start(self, means: _Means, evaluation: Evaluation) -> None:
@@ -172,7 +174,7 @@ class BranchSearch:
     async def _evaluate(self, evaluations: Evaluations, evaluation: Evaluation) -> None:
         proposal, sample = evaluation.sampled.proposal, evaluation.sampled.resolved.sample
         request = EvaluationRequest(
-            evaluation_id=self.course.evaluation_id(proposal),
+            evaluation_id=self.branch.evaluation_id(proposal),
             sweep_id=self._sweep_id,
             sample=named_by_content(sample, self._model_files),
             model=self._model_files,
@@ -199,14 +201,14 @@ class BranchSearch:
                 waited_seconds=max(0.0, now - evaluation.suggested_at - result.wall_seconds),
                 reused=reused,
             )
-            tells = await self._log.record(
+            observations = await self._log.record(
                 fact,
-                partial(self.course.measured, fact),
-                verdict=partial(self.course.verdict, fact),
+                partial(self.branch.measured, fact),
+                verdict=partial(self.branch.verdict, fact),
             )
             self._progressed()
-            if tells:
-                self._to_tell.put_nowait(tells)
+            if observations:
+                self._to_observe.put_nowait(observations)
 
         known = None if evaluation.requested else await self._reuse.find(request)
         if known is not None:
@@ -218,32 +220,32 @@ class BranchSearch:
         except EvaluationGivenUpError:
             return  # There is no verdict on it, and the search is about to end without one.
 
-    async def _tell(self, means: _Means, tells: Sequence[Tell]) -> None:
-        if not tells:
+    async def _observe(self, means: _Means, observations: Sequence[Observation]) -> None:
+        if not observations:
             return
-        numbers = [tell.number for tell in tells]
-        fact = Told(at=self._elapsed(), branch=self._mode, numbers=numbers)
+        numbers = [one.number for one in observations]
+        fact = Observed(at=self._elapsed(), branch=self._mode, numbers=numbers)
         # Were this lost, the source of the proposals would be told the same once more.
-        verdicts = self.course.told(tells)
+        verdicts = self.branch.observed(observations)
         self._log.note(fact)
         await means.proposer.tell(verdicts)
         await self._conclude_if_lost()
-        await self._after_told()
+        await self._after_observed()
 
     async def _conclude_if_lost(self) -> None:
-        if self.course.should_conclude:
+        if self.branch.should_conclude:
             await self.conclude("branch")
 
 
 class _Claims:
     """Whether selections are new to a branch, and to each other."""
 
-    def __init__(self, course: BranchCourse) -> None:
-        self._course = course
+    def __init__(self, branch: Branch) -> None:
+        self._branch = branch
         self._claimed: set[str] = set()
 
     def __call__(self, selection: Selection) -> bool:
-        key = self._course.is_new(selection)
+        key = self._branch.is_new(selection)
         if key is None or key in self._claimed:
             return False
         self._claimed.add(key)

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import assert_never
 
-from schemas.journal import BranchFact, Concluded, Measured, Requested, Suggested, Told
+from schemas.journal import BranchFact, Concluded, Measured, Observed, Requested, Suggested
 from spica_async.errors import SpicaError
 from spica_async.optimizer.port import SamplerStats
 from spica_async.optimizer.proposals import Past, PastProposals, PastTold, Proposal, proposal_of
-from spica_async.search.branch import BranchCourse
-from spica_async.search.schedule import Tell
+from spica_async.search.branch import Branch
+from spica_async.search.schedule import Observation
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,22 +20,22 @@ class CatchUp:
 
     Attributes:
         past: what the source of its proposals has to know.
-        owed: verdicts that it has yet to be told.
+        unobserved: verdicts that it has yet to be told.
         duplicates: proposals that something else was being looked for in place of.
     """
 
     past: Past = ()
-    owed: Sequence[Tell] = ()
+    unobserved: Sequence[Observation] = ()
     duplicates: Sequence[Proposal] = ()
 
 
 @dataclass(slots=True)
 class BranchRestorer:
-    """Applies the facts of one branch in their order, to a course that has not begun."""
+    """Applies the facts of one branch in their order, to a branch that has not begun."""
 
-    course: BranchCourse
+    branch: Branch
     _past: list[PastProposals | PastTold] = field(default_factory=list)
-    _owed: dict[int, Tell] = field(default_factory=dict)
+    _unobserved: dict[int, Observation] = field(default_factory=dict)
     _duplicates: Sequence[Proposal] = ()
 
     def apply(self, fact: BranchFact) -> None:
@@ -48,48 +48,48 @@ class BranchRestorer:
             self._apply(fact)
         except (ValueError, KeyError) as error:
             raise SpicaError(
-                f"branch {self.course.space.mode}: what the journal has as {fact.kind!r} does not"
+                f"branch {self.branch.space.mode}: what the journal has as {fact.kind!r} does not"
                 f" go with what comes before it: {error}"
             ) from error
 
     def give_up_requests(self) -> None:
         """Nothing that was sent out so far is under way any more."""
-        for evaluation in self.course.open.values():
+        for evaluation in self.branch.open.values():
             evaluation.requested = False
 
     def catch_up(self) -> CatchUp:
         """What is left to do after all facts."""
-        return CatchUp(self._past, tuple(self._owed.values()), self._duplicates)
+        return CatchUp(self._past, tuple(self._unobserved.values()), self._duplicates)
 
     def _apply(self, fact: BranchFact) -> None:
         match fact:
             case Suggested():
                 self._suggested(fact)
             case Requested():
-                self.course.open[fact.number].requested = True
+                self.branch.open[fact.number].requested = True
             case Measured():
-                self._owe(self.course.measured(fact))
-            case Told():
-                tells = [self._owed.pop(number) for number in fact.numbers]
-                self._past.append(PastTold(self.course.told(tells)))
+                self._owe(self.branch.measured(fact))
+            case Observed():
+                observations = [self._unobserved.pop(number) for number in fact.numbers]
+                self._past.append(PastTold(self.branch.observed(observations)))
             case Concluded():
-                self._owe(self.course.concluded(fact.by))
+                self._owe(self.branch.concluded(fact.by))
             case _:
                 assert_never(fact)
 
     def _suggested(self, fact: Suggested) -> None:
         suggestions = [
-            self.course.sampled(proposal_of(self.course.space, proposed))
+            self.branch.sampled(proposal_of(self.branch.space, proposed))
             for proposed in fact.proposals
         ]
         for proposed, sampled in zip(fact.proposals, suggestions, strict=True):
             if proposed.sample != sampled.digest:
                 raise ValueError(f"suggestion {proposed.number} means another sample by now")
         self._past.append(PastProposals([one.proposal for one in suggestions]))
-        self.course.stats = SamplerStats(**fact.costs.model_dump())
-        taken = self.course.suggested(fact, suggestions)
-        self._owe(taken.tells)
+        self.branch.stats = SamplerStats(**fact.costs.model_dump())
+        taken = self.branch.suggested(fact, suggestions)
+        self._owe(taken.observations)
         self._duplicates = () if fact.instead else taken.duplicates
 
-    def _owe(self, tells: Sequence[Tell]) -> None:
-        self._owed |= {tell.number: tell for tell in tells}
+    def _owe(self, observations: Sequence[Observation]) -> None:
+        self._unobserved |= {one.number: one for one in observations}

@@ -100,10 +100,10 @@ class Telling(Protocol):
         """Whether there is something that the journal has not got."""
 
     def fact(self, fact: SweepFact) -> None:
-        """Tell of a fact, before it has its effect."""
+        """Observation of a fact, before it has its effect."""
 
     def evaluated(self, record: CandidateRecord) -> None:
-        """Tell of the verdict on a unique sample."""
+        """Observation of the verdict on a unique sample."""
 
     def take(self, status: str | None = None) -> News:
         """What the journal is to be told beside facts; it is taken for stored from now on."""
@@ -158,14 +158,14 @@ class SweepLog:
         lease: Lease,
         *,
         last: int,
-        telling: Telling,
+        events: Telling,
         patience_seconds: float,
     ) -> None:
         self._journal = journal
         self._sweep_id = sweep_id
         self._lease = lease
         self._last = last
-        self._telling = telling
+        self._events = events
         self._patience = patience_seconds
         self._entries: asyncio.Queue[_Entry | None] = asyncio.Queue()
         self._taken: list[_Entry] = []
@@ -180,7 +180,7 @@ class SweepLog:
         lease: Lease,
         *,
         last: int,
-        telling: Telling,
+        events: Telling,
         patience_seconds: float = PATIENCE_SECONDS,
     ) -> AsyncIterator[Self]:
         """Write, and renew the lease, while the context is open; then give the sweep back.
@@ -190,7 +190,7 @@ class SweepLog:
             sweep_id: of a sweep that we have taken.
             lease: by which we have it.
             last: number of its latest fact.
-            telling: what others are told of it.
+            events: what others are told of it.
             patience_seconds: how long the database may be away.
 
         Raises:
@@ -201,7 +201,7 @@ class SweepLog:
             sweep_id,
             lease,
             last=last,
-            telling=telling,
+            events=events,
             patience_seconds=patience_seconds,
         )
         try:
@@ -263,14 +263,14 @@ class SweepLog:
                 self._taken = [entry for entry in taken if entry is not None]
                 for batch in _in_turn(self._taken):
                     await self._write(batch)
-                if self._telling.pending and (closing or not self._taken):
+                if self._events.pending and (closing or not self._taken):
                     await self._write([])
         except BaseException as error:
             self._give_up(error)
             raise
 
     def _give_up(self, error: BaseException) -> None:
-        """Tell all who wait that what they have recorded is not written, or not known to be."""
+        """Fail all who wait: what they have recorded is not written, or not known to be."""
         self._closed = True
         left = self._taken
         while not self._entries.empty():
@@ -289,7 +289,7 @@ class SweepLog:
         taken: list[_Entry | None] = []
         until: float | None = None
         while all(entry is not None and entry.applied is None for entry in taken):
-            if until is None and (taken or self._telling.pending):
+            if until is None and (taken or self._events.pending):
                 # Nobody waits for these. Most often a fact comes at once that takes them along.
                 until = clock() + _WRITTEN_WITHIN_SECONDS
             try:
@@ -309,12 +309,12 @@ class SweepLog:
                 continue
             facts.append(Fact(entry.fact.kind, entry.fact.model_dump_json()))
             # With the fact itself, for nobody may come back to tell of it.
-            self._telling.fact(entry.fact)
+            self._events.fact(entry.fact)
             if entry.verdict is not None:
-                self._telling.evaluated(entry.verdict())
-        if facts or self._telling.pending:
-            await self._append(facts, self._telling.take(statuses[-1] if statuses else None))
-            self._telling.written()
+                self._events.evaluated(entry.verdict())
+        if facts or self._events.pending:
+            await self._append(facts, self._events.take(statuses[-1] if statuses else None))
+            self._events.written()
         for entry in entries:
             _apply(entry)
 

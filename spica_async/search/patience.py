@@ -11,7 +11,7 @@ from schemas.goal import OptimizationTarget
 from spica_async.judge.scoring import Candidate
 
 
-class Stagnation:
+class Patience:
     """Counts the candidates since the best value, or the hypervolume, last got better.
 
     Better is what grows by more than `min_improvement` since it last counted as better, so that

@@ -36,13 +36,13 @@ from spica_async.optimizer.types import Study
 from spica_async.plan.budget import enumerable_points
 from spica_async.plan.types import SweepPlan
 from spica_async.processes.garbage import not_collected
-from spica_async.processes.shielded import unbroken
+from spica_async.processes.shielded import shielded
 from spica_async.report.folder_writer import FolderWriter
-from spica_async.search.branch import BranchCourse
-from spica_async.search.events.pending import SweepTelling
+from spica_async.search.branch import Branch
+from spica_async.search.branches import Branches, Observer
+from spica_async.search.events.pending import PendingEvents
 from spica_async.search.fact_log import FactLog
 from spica_async.search.past_runs import MEMORY_BUS, PastRuns
-from spica_async.search.search import Observer, Search
 from spica_async.space.branch import BranchSpace
 
 StoppedAs = Literal["interrupted", "cancelled", "paused", "queued"]
@@ -84,7 +84,7 @@ class Sweep:
         bus_name: of the bus that it is run over.
         share: of the slots that several sweeps have; none: they are this one's alone.
         stopped_as: the status of a sweep that is told to stop.
-        telling: tells others of it; none: nobody asks.
+        events: tells others of it; none: nobody asks.
         reuse: answers what was measured before; none: nothing does.
         waits_for_bus: whether it is queued again, and has not failed, when the bus is away.
         on_search: called when a stop is heeded from then on.
@@ -105,7 +105,7 @@ class Sweep:
     bus_name: str = MEMORY_BUS
     share: Share | None = None
     stopped_as: Callable[[], StoppedAs] = lambda: "interrupted"
-    telling: SweepTelling | None = None
+    events: PendingEvents | None = None
     reuse: Reuse | None = None
     waits_for_bus: bool = False
     on_search: Callable[[], None] = lambda: None
@@ -122,13 +122,13 @@ class Sweep:
         await self.folder.settled()
         return result
 
-    async def restored(self) -> Search:
+    async def restored(self) -> Branches:
         """The search where its earlier runs have left it, for whoever only looks.
 
         Raises:
             SpicaError: what the journal has does not go with the plan, or cannot be written.
         """
-        recorder = _Recorder(self.folder, self.telling)
+        recorder = _Recorder(self.folder, self.events)
         search = await self._search(recorder, lambda: self.past.elapsed_seconds)
         self.folder.show_candidates()
         await self.folder.settled()
@@ -139,7 +139,7 @@ class Sweep:
         bus: Bus,
         stop: asyncio.Event,
         *,
-        beside: AbstractAsyncContextManager[None] | None = None,
+        companion: AbstractAsyncContextManager[None] | None = None,
         spent_seconds: float = 0.0,
     ) -> SweepResult:
         """Search until every branch has ended, `stop` is set or `max_seconds` are up.
@@ -151,8 +151,8 @@ class Sweep:
         Args:
             bus: that workers listen to.
             stop: ends it.
-            beside: is open while it is searched. What it raises has ended the sweep, too, so that
-                the journal has the cause, and not only that the search was cancelled.
+            companion: is open while it is searched. What it raises has ended the sweep, too, so
+                that the journal has the cause, and not only that the search was cancelled.
             spent_seconds: that the sweep has run for until now, the planning included.
 
         Raises:
@@ -160,7 +160,7 @@ class Sweep:
             SpicaError: if the bus or the journal failed, or the results cannot be written.
         """
         try:
-            return await self._run(bus, stop, beside or nullcontext(), spent_seconds)
+            return await self._run(bus, stop, companion or nullcontext(), spent_seconds)
         except* (BusError, SpicaError) as failures:
             failure = first_cause(failures)
         if isinstance(failure, SpicaError):
@@ -172,7 +172,7 @@ class Sweep:
         self,
         bus: Bus,
         stop: asyncio.Event,
-        beside: AbstractAsyncContextManager[None],
+        companion: AbstractAsyncContextManager[None],
         spent_seconds: float,
     ) -> SweepResult:
         time = asyncio.get_running_loop().time
@@ -181,7 +181,7 @@ class Sweep:
         def elapsed() -> float:
             return spent_seconds + time() - began
 
-        recorder = _Recorder(self.folder, self.telling)
+        recorder = _Recorder(self.folder, self.events)
         recorder.display = self.display
         search = await self._search(recorder, elapsed)
         recorder.is_restoring = False
@@ -202,10 +202,10 @@ class Sweep:
                 earlier=Earlier(run, search.requested, search.measured),
                 share=self.share,
             ),
-            beside,
+            companion,
         )
 
-    def _on_fleet(self, search: Search, recorder: _Recorder) -> Callable[[FleetView], None]:
+    def _on_fleet(self, search: Branches, recorder: _Recorder) -> Callable[[FleetView], None]:
         """What hears of the workers; the search keeps in flight what suits them and our share."""
         slots = 0
 
@@ -222,9 +222,9 @@ class Sweep:
             self.share.on_change = suit
         return on_fleet
 
-    async def _search(self, recorder: _Recorder, elapsed: Callable[[], float]) -> Search:
+    async def _search(self, recorder: _Recorder, elapsed: Callable[[], float]) -> Branches:
         """The search as earlier runs have left it."""
-        search = Search(
+        search = Branches(
             sweep_id=self.sweep_id,
             plan=self.plan,
             trace=self.trace,
@@ -235,13 +235,13 @@ class Sweep:
             bus=self.bus_name,
         )
         with not_collected():
-            await search.restore(self._told_facts())
+            await search.restore(self._past_facts())
         return search
 
-    def _told_facts(self) -> Iterator[SweepFact]:
+    def _past_facts(self) -> Iterator[SweepFact]:
         for fact in self.past.facts:
-            if self.telling is not None:
-                self.telling.fact(fact)
+            if self.events is not None:
+                self.events.fact(fact)
             yield fact
 
     @property
@@ -276,7 +276,7 @@ class Sweep:
                 seed=config.sweep.random_seed,
             )
 
-    def _ranking(self, search: Search) -> list[RankedCandidate]:
+    def _ranking(self, search: Branches) -> list[RankedCandidate]:
         found = search.candidates
         objectives = self.plan.config.goal.objectives
         ordered = pareto_front(found, objectives) if self.is_pareto else rank(found)
@@ -284,7 +284,7 @@ class Sweep:
 
     def result(
         self,
-        search: Search,
+        search: Branches,
         *,
         cut_short: CutShort | None,
         evaluations: Evaluations | None,
@@ -353,7 +353,7 @@ class _Run:
     """
 
     def __init__(
-        self, sweep: Sweep, search: Search, stop: asyncio.Event, elapsed: Callable[[], float]
+        self, sweep: Sweep, search: Branches, stop: asyncio.Event, elapsed: Callable[[], float]
     ) -> None:
         self._sweep = sweep
         self._search = search
@@ -367,16 +367,16 @@ class _Run:
         self,
         started: Started,
         opening: AbstractAsyncContextManager[Evaluations],
-        beside: AbstractAsyncContextManager[None],
+        companion: AbstractAsyncContextManager[None],
     ) -> SweepResult:
         """Search until it ends or is told to; however that is, it is written down."""
         try:
             await self._sweep.log.record(started, lambda: None, status="running")
-            async with beside, opening as evaluations:
+            async with companion, opening as evaluations:
                 self._evaluations = evaluations
                 # Unless it is written that we have left, whoever goes on with the sweep takes over
                 # what is under way, or has done so already.
-                evaluations.says_goodbye = False
+                evaluations.announces_leaving = False
                 self._sweep.on_search()
                 try:
                     cut_short = await self._search_on(evaluations)
@@ -384,7 +384,7 @@ class _Run:
                     if self._stop.is_set():
                         await self._end_at_once()
                     raise
-                return await unbroken(self._end(cut_short), patience_seconds=_LAST_SECONDS)
+                return await shielded(self._end(cut_short), patience_seconds=_LAST_SECONDS)
         except asyncio.CancelledError as error:
             if not self._is_ending:
                 await self._end_at_once(None if self._stop.is_set() else error)
@@ -416,7 +416,7 @@ class _Run:
         )
         await self._log_end(result, failure, self._elapsed())
         if self._evaluations is not None:
-            self._evaluations.says_goodbye = failure is None
+            self._evaluations.announces_leaving = failure is None
         self._sweep.folder.write_result(result, pareto=self._sweep.is_pareto)
         await self._sweep.folder.settled()
         return result
@@ -493,9 +493,9 @@ class _Recorder:
         is_restoring: whether this is what earlier runs have found.
     """
 
-    def __init__(self, folder: FolderWriter, telling: SweepTelling | None) -> None:
+    def __init__(self, folder: FolderWriter, events: PendingEvents | None) -> None:
         self._folder = folder
-        self._telling = telling
+        self._events = events
         self.display: Viewer | None = None
         self.is_restoring = True
 
@@ -503,8 +503,8 @@ class _Recorder:
         self._folder.append(record)
         # Of what a worker has sent the log tells by itself, together with the fact.
         was_sent_out = record.timings is not None
-        if self._telling is not None and (self.is_restoring or not was_sent_out):
-            self._telling.evaluated(record)
+        if self._events is not None and (self.is_restoring or not was_sent_out):
+            self._events.evaluated(record)
         if self.display is None:
             return
         if self.is_restoring:
@@ -512,7 +512,7 @@ class _Recorder:
         else:
             self.display.evaluated(record)
 
-    def progressed(self, branch: BranchCourse) -> None:
+    def progressed(self, branch: Branch) -> None:
         if self.display is not None:
             self.display.progressed(branch)
 

@@ -19,7 +19,7 @@ from spica_async.places import check_folder
 from spica_async.plan.types import SweepPlan
 from spica_async.report.folder import new_sweep_id
 from spica_async.report.folder_writer import FolderWriter
-from spica_async.search.events.pending import SweepTelling
+from spica_async.search.events.pending import PendingEvents
 from spica_async.search.fact_log import SweepLog
 from spica_async.search.past_runs import PastRuns
 
@@ -33,14 +33,14 @@ class OpenSweep:
         journal: has the sweep.
         log: takes its facts.
         owner: this process, as the journal knows it.
-        telling: tells others of it.
+        events: tells others of it.
     """
 
     folder: FolderWriter
     journal: Journal
     log: SweepLog
     owner: str
-    telling: SweepTelling
+    events: PendingEvents
 
 
 class SweepMovedError(SpicaError):
@@ -118,11 +118,11 @@ class NewJob:
         lasting = self._lasting_root / self.sweep_id
         sweep = new_sweep(self.sweep_id, self.inputs.config, lasting, use_cache=self._use_cache)
         await journal.create(sweep, lease)
-        telling = SweepTelling(self.sweep_id, self.inputs.config, stored=1)
+        events = PendingEvents(self.sweep_id, self.inputs.config, stored=1)
         log = await stack.enter_async_context(
-            SweepLog.open(journal, self.sweep_id, lease, last=0, telling=telling)
+            SweepLog.open(journal, self.sweep_id, lease, last=0, events=events)
         )
-        return OpenSweep(folder, journal, log, lease.owner, telling)
+        return OpenSweep(folder, journal, log, lease.owner, events)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ class _Opened:
 
     journal: Journal
     log: SweepLog
-    telling: SweepTelling
+    events: PendingEvents
     folders: AsyncExitStack
 
 
@@ -185,15 +185,15 @@ class ResumedJob:
         except BaseException:
             await journal.give_back(self.sweep_id, self._lease.owner)
             raise
-        telling = SweepTelling(
+        events = PendingEvents(
             self.sweep_id, self.inputs.config, stored=row.events, news=self._news
         )
         # Below the log, which may have something to write to it until it is closed.
         folders = await stack.enter_async_context(AsyncExitStack())
         log = await stack.enter_async_context(
-            SweepLog.open(journal, self.sweep_id, self._lease, last=past.last, telling=telling)
+            SweepLog.open(journal, self.sweep_id, self._lease, last=past.last, events=events)
         )
-        self._opened = _Opened(journal, log, telling, folders)
+        self._opened = _Opened(journal, log, events, folders)
         return past
 
     async def _checked(self, journal: Journal) -> tuple[SweepRow, PastRuns]:
@@ -223,7 +223,7 @@ class ResumedJob:
         root, name = self._folder.parent, self._folder.name
         folder = await opened.folders.enter_async_context(FolderWriter.reopen(root, name))
         folder.write_config(self.inputs.config)
-        return OpenSweep(folder, opened.journal, opened.log, self._lease.owner, opened.telling)
+        return OpenSweep(folder, opened.journal, opened.log, self._lease.owner, opened.events)
 
 
 def check_root(root: Path) -> None:

@@ -19,7 +19,7 @@ from spica_async.journal import (
     SweepUnknownError,
 )
 from spica_async.journal.owner import this_owner
-from spica_async.search.events.pending import SweepTelling
+from spica_async.search.events.pending import PendingEvents
 
 LOOK_SECONDS: Final = 1.0
 _LONGEST_PAUSE_SECONDS: Final = 30.0
@@ -33,7 +33,7 @@ log = structlog.get_logger(__name__)
 
 @asynccontextmanager
 async def outbox_of(
-    sweep_id: str, telling: SweepTelling, journal: Journal, bus: Bus
+    sweep_id: str, events: PendingEvents, journal: Journal, bus: Bus
 ) -> AsyncIterator[Outbox]:
     """Publish the events of one sweep of ours that are left when the context ends.
 
@@ -41,7 +41,7 @@ async def outbox_of(
     published then stays in the journal for when the sweep is resumed.
     """
     outbox = Outbox(journal, bus, lambda _: True, only=sweep_id)
-    telling.on_news = outbox.wake
+    events.on_news = outbox.wake
     try:
         yield outbox
     except Exception:

@@ -8,7 +8,7 @@ from schemas.journal import SWEEP_FACT, Stopped
 from schemas.lifecycle import SweepEvent
 from spica_async.journal import Fact, Journal, JournalError, News, SweepRow
 from spica_async.journal.opening import config_of, new_lease, take
-from spica_async.search.events.from_facts import SweepLifecycle
+from spica_async.search.events.from_facts import EventsFromFacts
 from spica_async.service.port import WrongStateError
 from spica_async.service.stored import listed_of
 
@@ -91,7 +91,7 @@ async def _last_stop(journal: Journal, sweep_id: str) -> Stopped | None:
 
 def _events_for(row: SweepRow, fact: Stopped) -> list[str]:
     try:
-        told = SweepLifecycle(config_of(row).goal).fact(fact)
+        told = EventsFromFacts(config_of(row).goal).fact(fact)
     except JournalError:
         return []  # Its configuration cannot be read.
     return [

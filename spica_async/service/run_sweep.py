@@ -31,12 +31,12 @@ from spica_async.service.jobs import Job, check_same, planned_fact, unknown_mode
 from spica_async.service.outbox import outbox_of
 from spica_async.traces.serve import TraceServer
 
-Beside = Callable[[SweepPlan, FolderWriter], AbstractAsyncContextManager[None]]
+Companion = Callable[[SweepPlan, FolderWriter], AbstractAsyncContextManager[None]]
 """What is there while a sweep is searched, e.g. a worker."""
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
+class RunContext:
     """What a sweep is run with.
 
     Attributes:
@@ -70,18 +70,18 @@ class Means:
 
 async def run_job(
     job: Job,
-    means: Means,
+    context: RunContext,
     stop: asyncio.Event,
     *,
-    beside: Beside = lambda _plan, _folder: nullcontext(),
+    companion: Companion = lambda _plan, _folder: nullcontext(),
 ) -> SweepResult:
     """Plan a sweep and search until it ends or `stop` is set.
 
     Args:
         job: the sweep.
-        means: what it is run with.
+        context: what it is run with.
         stop: ends it in good order.
-        beside: open while the sweep is searched; what goes wrong with it ends the sweep.
+        companion: open while the sweep is searched; what goes wrong with it ends the sweep.
 
     Raises:
         TimeUpError: its `max_seconds` were up before it was planned.
@@ -89,7 +89,7 @@ async def run_job(
     """
     time = asyncio.get_running_loop().time
     began = time()
-    broker = means.broker
+    broker = context.broker
     async with AsyncExitStack() as stack:
         # Before the plan, so that what is wrong with the journal shows at once.
         past = await job.before_planning(stack)
@@ -97,25 +97,25 @@ async def run_job(
         # Performance data of the user's own may take a while to read.
         fingerprint = await with_files(engine_fingerprint)
         if broker is not None:
-            trace = await stack.enter_async_context(offered(trace, broker, means.traces))
+            trace = await stack.enter_async_context(offered(trace, broker, context.traces))
         before_planning = time()
-        plan = await _plan(job, past, means.display.planning, before_planning - began)
+        plan = await _plan(job, past, context.display.planning, before_planning - began)
         planning_seconds = time() - before_planning
         for note in plan_notes(plan):
-            means.display.note(note)
+            context.display.note(note)
         versions = engine_versions()
         trace_sha256 = trace.sha256 if trace is not None else None
         if past.planned is not None:
             check_same(past.planned, plan, trace_sha256=trace_sha256, versions=versions)
             doubt = unknown_model(past.planned, plan)
             if doubt is not None:
-                means.display.note(doubt)
+                context.display.note(doubt)
             planning_seconds += past.planned.planning_seconds
         opened = await job.after_planning(stack)
         publishing: AbstractAsyncContextManager[None] = nullcontext()
-        if means.tells_events:
+        if context.tells_events:
             outbox = await stack.enter_async_context(
-                outbox_of(job.sweep_id, opened.telling, opened.journal, means.bus)
+                outbox_of(job.sweep_id, opened.events, opened.journal, context.bus)
             )
             publishing = outbox.running()
         opened.folder.write_plan(plan)
@@ -133,32 +133,32 @@ async def run_job(
             plan=plan,
             trace=trace,
             folder=opened.folder,
-            display=means.display,
+            display=context.display,
             versions=versions,
             fingerprint=fingerprint,
             planning_seconds=planning_seconds,
             log=opened.log,
-            grace_seconds=means.grace_seconds,
+            grace_seconds=context.grace_seconds,
             past=past,
             owner=opened.owner,
             bus_name=str(broker.address) if broker is not None else MEMORY_BUS,
-            share=means.share,
-            stopped_as=means.stopped_as,
-            telling=opened.telling,
+            share=context.share,
+            stopped_as=context.stopped_as,
+            events=opened.events,
             reuse=Reuse(
-                means.cache,
+                context.cache,
                 fingerprint,
-                answers=means.use_cache,
-                note=means.display.note,
+                answers=context.use_cache,
+                note=context.display.note,
             ),
-            waits_for_bus=means.waits_for_bus,
-            on_search=means.on_search,
+            waits_for_bus=context.waits_for_bus,
+            on_search=context.on_search,
         )
         if past.ended is not None:
             return await sweep.ended(past.ended)
-        others = _both(publishing, beside(plan, opened.folder))
+        others = _both(publishing, companion(plan, opened.folder))
         spent = past.elapsed_seconds + time() - began
-        return await sweep.run(means.bus, stop, beside=others, spent_seconds=spent)
+        return await sweep.run(context.bus, stop, companion=others, spent_seconds=spent)
 
 
 @asynccontextmanager

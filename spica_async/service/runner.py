@@ -39,7 +39,7 @@ from spica_async.search.sweep import StoppedAs
 from spica_async.service.jobs import ResumedJob, SweepMovedError
 from spica_async.service.port import WrongStateError
 from spica_async.service.resting import let_rest
-from spica_async.service.run_sweep import Means, run_job
+from spica_async.service.run_sweep import RunContext, run_job
 from spica_async.service.watch import SweepWatch
 from spica_async.traces.serve import TraceServer
 
@@ -325,7 +325,7 @@ class SweepRunner:
             most_futile_runs=_MOST_FUTILE_RUNS,
         )
         async with self._turns.share(row.priority) as share:
-            means = Means(
+            context = RunContext(
                 bus=self._bus,
                 broker=self._settings.broker,
                 display=running.watch,
@@ -339,7 +339,7 @@ class SweepRunner:
                 on_search=running.on_search,
             )
             try:
-                await run_job(job, means, running.stop)
+                await run_job(job, context, running.stop)
             except BaseExceptionGroup as group:
                 cause = first_cause(group)
                 if isinstance(cause, SpicaError):

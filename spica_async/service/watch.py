@@ -13,7 +13,7 @@ from schemas.results import CandidateRecord, RankedCandidate, Tally
 from spica_async.evaluate.fleet import FleetView
 from spica_async.judge.scoring import pareto_front, rank
 from spica_async.judge.sweep_result import branch_result, ranked, sum_tallies
-from spica_async.search.branch import BranchCourse
+from spica_async.search.branch import Branch
 
 
 class SweepWatch:
@@ -34,7 +34,7 @@ class SweepWatch:
         self.notes: list[str] = []
         self.doing = ""
         self._on_fleet = on_fleet
-        self._branches: dict[str, BranchCourse] = {}
+        self._branches: dict[str, Branch] = {}
         self._last_found = 0.0, time.monotonic()
         self._log = structlog.get_logger(__name__).bind(sweep=sweep_id)
 
@@ -68,7 +68,7 @@ class SweepWatch:
         self.records.append(record)
         self._last_found = record.found_seconds, time.monotonic()
 
-    def progressed(self, branch: BranchCourse) -> None:
+    def progressed(self, branch: Branch) -> None:
         """Keep where it stands."""
         self._branches[branch.space.mode] = branch
 

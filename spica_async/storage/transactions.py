@@ -13,7 +13,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from spica_async.journal.port import JournalBusyError, JournalDamagedError
-from spica_async.processes.shielded import unbroken
+from spica_async.processes.shielded import shielded
 from spica_async.storage.database import Database
 
 ResultT = TypeVar("ResultT")
@@ -74,7 +74,7 @@ class Transactions:
         could run into it. The database's time limits bound the wait, and a second cancellation ends
         it where the connection can be cut.
         """
-        return await unbroken(work, can_be_cut=self._database.can_be_cut)
+        return await shielded(work, can_be_cut=self._database.can_be_cut)
 
     @contextmanager
     def _telling(self) -> Iterator[None]:

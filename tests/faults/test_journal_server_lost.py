@@ -22,7 +22,7 @@ from schemas.journal import Requested
 from spica_async.journal import Journal, JournalUnavailableError, Lease
 from spica_async.journal.sql import SqlJournal
 from spica_async.journal.tables import sweeps_table
-from spica_async.search.events.pending import SweepTelling
+from spica_async.search.events.pending import PendingEvents
 from spica_async.search.fact_log import SweepLog
 from spica_async.storage import postgres as postgres_module
 from spica_async.storage.address import ServerAddress, read_address
@@ -113,8 +113,8 @@ class TestAFailover:
         self, postgres: PostgresNode, journal: Journal, *, as_standby: bool
     ) -> None:
         config = SmartSearchConfig.model_validate(small_sweep())
-        telling = SweepTelling("one", config, stored=1)
-        async with SweepLog.open(journal, "one", LONG, last=0, telling=telling) as log:
+        telling = PendingEvents("one", config, stored=1)
+        async with SweepLog.open(journal, "one", LONG, last=0, events=telling) as log:
             await log.record(requested(1), lambda: None)
             if as_standby:
                 await asyncio.to_thread(postgres.restart_as_standby)

@@ -17,7 +17,7 @@ from spica_async.evaluate.cache import NoCache
 from spica_async.journal import Journal
 from spica_async.journal.opening import JournalOptions, opened
 from spica_async.service.jobs import Job, NewJob, ResumedJob
-from spica_async.service.run_sweep import Beside, Means, run_job
+from spica_async.service.run_sweep import Companion, RunContext, run_job
 from spica_async.service.watch import SweepWatch
 
 
@@ -40,14 +40,14 @@ async def run(
     *,
     after: int | None = None,
     gate: asyncio.Semaphore | None = None,
-    beside: Beside = lambda _plan, _folder: nullcontext(),
+    companion: Companion = lambda _plan, _folder: nullcontext(),
 ) -> SweepResult:
     """Run a sweep, up to so many answers if told so."""
     stop = stop or asyncio.Event()
     await declare(bus, requests_queue(FINGERPRINT))
     worker = FakeWorker(bus, measure=succeed_or_fail, slots=2, gate=gate)
     watch = SweepWatch(job.sweep_id, lambda _: None)
-    means = Means(
+    context = RunContext(
         bus=bus,
         broker=None,
         display=watch,
@@ -65,4 +65,4 @@ async def run(
 
     async with worker.running(), asyncio.TaskGroup() as group:
         group.create_task(stop_after())
-        return await run_job(job, means, stop, beside=beside)
+        return await run_job(job, context, stop, companion=companion)

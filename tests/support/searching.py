@@ -30,9 +30,9 @@ from spica_async.optimizer.port import SamplerStats
 from spica_async.optimizer.proposals import EnumeratedProposer, Proposer, StudyProposer
 from spica_async.optimizer.types import Suggestion, Trial
 from spica_async.plan.types import SweepPlan
-from spica_async.search.branch import BranchCourse
+from spica_async.search.branch import Branch
+from spica_async.search.branches import Branches, ProposerFactory
 from spica_async.search.fact_log import NoLog
-from spica_async.search.search import ProposerFactory, Search
 from spica_async.space.branch import BranchSpace
 from spica_async.space.parameters import Assignment, FloatParameter
 
@@ -206,7 +206,7 @@ class Ledger:
     def restored(self, record: CandidateRecord) -> None:
         pass
 
-    def progressed(self, branch: BranchCourse) -> None:
+    def progressed(self, branch: Branch) -> None:
         self.progress.append((branch.space.mode, branch.state.round, branch.state.attempts))
 
     def fleet(self, view: FleetView) -> None:
@@ -217,13 +217,13 @@ class Ledger:
 class Run:
     """A search that has ended, and all that took part in it."""
 
-    search: Search
+    search: Branches
     ledger: Ledger
     worker: FakeWorker
     samplers: dict[str, Any]
 
     @property
-    def branch(self) -> BranchCourse:
+    def branch(self) -> Branch:
         return self.search.branches[0]
 
     @property
@@ -265,7 +265,7 @@ async def run_search(
         fingerprint="engine",
         parallel=plan.config.sweep.parallel_evals,
     ) as evaluations:
-        search = Search(
+        search = Branches(
             sweep_id="sweep",
             plan=plan,
             trace=None,

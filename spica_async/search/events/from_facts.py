@@ -24,7 +24,7 @@ from schemas.results import CandidateRecord, RankedCandidate
 from spica_async.judge.sweep_result import is_useful
 
 
-class SweepLifecycle:
+class EventsFromFacts:
     """Tells what a sweep comes to, as it comes to it.
 
     Args:

@@ -10,7 +10,7 @@ from schemas.lifecycle import Lifecycle, SweepEvent, SweepSubmitted
 from schemas.results import CandidateRecord
 from schemas.summary import ListedSweep
 from spica_async.journal.port import News
-from spica_async.search.events.from_facts import SweepLifecycle
+from spica_async.search.events.from_facts import EventsFromFacts
 
 
 def submitted_event(sweep_id: str, config: SmartSearchConfig, *, priority: int = 0) -> str:
@@ -37,7 +37,7 @@ def listed(config: SmartSearchConfig) -> ListedSweep:
     )
 
 
-class SweepTelling:
+class PendingEvents:
     """Tells of a sweep from its first fact on, as often as the sweep is brought back.
 
     Args:
@@ -59,7 +59,7 @@ class SweepTelling:
         news: Callable[[], None] = lambda: None,
     ) -> None:
         self._sweep_id = sweep_id
-        self._lifecycle = SweepLifecycle(config.goal)
+        self._lifecycle = EventsFromFacts(config.goal)
         self._listed = listed(config)
         self._feasible = 0
         self._best: float | None = None
@@ -78,7 +78,7 @@ class SweepTelling:
         return bool(self._pending)
 
     def fact(self, fact: SweepFact) -> None:
-        """Tell of a fact."""
+        """Observation of a fact."""
         late: Sequence[Lifecycle] = ()
         if isinstance(fact, Stopped) and fact.event is not None:
             late = self._taken_back(fact.event)
@@ -94,7 +94,7 @@ class SweepTelling:
                 self._reason = fact.result.reason
 
     def evaluated(self, record: CandidateRecord) -> None:
-        """Tell of the verdict on a unique sample."""
+        """Observation of the verdict on a unique sample."""
         self._tell(self._lifecycle.evaluated(record))
         if record.outcome == "feasible" and record.score is not None:
             self._feasible += 1

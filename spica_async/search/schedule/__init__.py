@@ -1,4 +1,4 @@
-"""The state of one branch: what to ask, what to send, what to tell, and when to stop."""
+"""The state of one branch: what to ask for, what the optimizer observes, and when to stop."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from spica_async.search.schedule.state import (
     TRANSITIONS,
     BranchState,
     Disposition,
+    Observation,
     Phase,
-    Tell,
     Verdict,
 )
 
@@ -24,9 +24,9 @@ __all__ = [
     "BranchState",
     "ContinuousState",
     "Disposition",
+    "Observation",
     "Phase",
     "RoundsState",
-    "Tell",
     "Verdict",
     "batch_for",
 ]

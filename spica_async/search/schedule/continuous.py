@@ -13,8 +13,8 @@ from spica_async.search.schedule.state import (
     ATTEMPTS_PER_TARGET,
     BranchState,
     Disposition,
+    Observation,
     Phase,
-    Tell,
     Verdict,
     successes,
 )
@@ -64,7 +64,7 @@ class ContinuousState(BranchState):
         if batch < 1:
             raise ValueError("batch is 1 or more")
         # For each sample in flight, its suggestion and those that turned out to be the same.
-        self._waiting: dict[str, list[Tell]] = {}
+        self._waiting: dict[str, list[Observation]] = {}
         self._successes = 0
         self._gave_up = False
         self._batch = batch
@@ -113,7 +113,7 @@ class ContinuousState(BranchState):
         """
         return 0 if self._concluded or self.finished else self._left()
 
-    def suggested(self, keys: Sequence[str]) -> tuple[list[Disposition], list[Tell]]:
+    def suggested(self, keys: Sequence[str]) -> tuple[list[Disposition], list[Observation]]:
         """Take the keys of suggestions, in their order.
 
         Returns:
@@ -124,16 +124,18 @@ class ContinuousState(BranchState):
         """
         self._check_taken(keys)
         dispositions: list[Disposition] = []
-        tells: list[Tell] = []
+        observations: list[Observation] = []
         for key in keys:
-            tell = Tell(self._attempts, key)
+            observation = Observation(self._attempts, key)
             what = self._dispose(key)
             dispositions.append(what)
-            (tells if what is Disposition.KNOWN else self._waiting.setdefault(key, [])).append(tell)
+            (
+                observations if what is Disposition.KNOWN else self._waiting.setdefault(key, [])
+            ).append(observation)
         self._move_on()
-        return dispositions, tells
+        return dispositions, observations
 
-    def settled(self, key: str, verdict: Verdict) -> list[Tell]:
+    def settled(self, key: str, verdict: Verdict) -> list[Observation]:
         """Take the verdict of a sample in flight; its suggestions, to be told now.
 
         Raises:
@@ -145,7 +147,7 @@ class ContinuousState(BranchState):
         self._move_on()
         return self._waiting.pop(key)
 
-    def conclude(self) -> list[Tell]:
+    def conclude(self) -> list[Observation]:
         """Want nothing more: the branch ends once nothing is in flight.
 
         As `CONVERGED`, unless it gave up by itself.

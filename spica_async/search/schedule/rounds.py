@@ -15,8 +15,8 @@ from spica_async.search.schedule.state import (
     ATTEMPTS_PER_TARGET,
     BranchState,
     Disposition,
+    Observation,
     Phase,
-    Tell,
     Verdict,
     successes,
 )
@@ -30,7 +30,7 @@ class RoundsState(BranchState):
         self._round = 1
         self._round_attempts = 0
         self._round_successes = 0
-        self._wave: list[Tell] = []
+        self._wave: list[Observation] = []
         self._arrived: dict[str, Verdict] = {}
 
     @property
@@ -59,7 +59,7 @@ class RoundsState(BranchState):
         missing -= len(self._in_flight) + len(self._arrived)
         return min(missing, self._attempts_left())
 
-    def suggested(self, keys: Sequence[str]) -> tuple[list[Disposition], list[Tell]]:
+    def suggested(self, keys: Sequence[str]) -> tuple[list[Disposition], list[Observation]]:
         """Take the keys of suggestions, in their order.
 
         Returns:
@@ -71,20 +71,20 @@ class RoundsState(BranchState):
         """
         self._check_taken(keys)
         dispositions: list[Disposition] = []
-        tells: list[Tell] = []
+        observations: list[Observation] = []
         for key in keys:
-            tell = Tell(self._attempts, key)
+            observation = Observation(self._attempts, key)
             what = self._dispose(key)
             dispositions.append(what)
-            (tells if what is Disposition.KNOWN else self._wave).append(tell)
+            (observations if what is Disposition.KNOWN else self._wave).append(observation)
         self._round_attempts += len(keys)
         if self.wanted <= 0:
             self._move(Phase.WAITING)
-            tells += self._end_wave_if_complete()
-        return dispositions, tells
+            observations += self._end_wave_if_complete()
+        return dispositions, observations
 
-    def settled(self, key: str, verdict: Verdict) -> list[Tell]:
-        """Take the verdict of a sample in flight; the wave's tells, once it is the last of them.
+    def settled(self, key: str, verdict: Verdict) -> list[Observation]:
+        """Take the verdict of a sample in flight; the wave's observations once it is the last.
 
         Raises:
             KeyError: if the sample is not in flight: a verdict is final and comes once.
@@ -93,7 +93,7 @@ class RoundsState(BranchState):
         self._arrived[key] = verdict
         return self._end_wave_if_complete()
 
-    def conclude(self) -> list[Tell]:
+    def conclude(self) -> list[Observation]:
         """Want nothing more: the branch ends as `CONVERGED` once nothing is in flight."""
         self._concluded = True
         if self._phase is Phase.ASKING:
@@ -116,16 +116,16 @@ class RoundsState(BranchState):
             return self._points - self._attempts
         return ATTEMPTS_PER_TARGET * self._per_round - self._round_attempts
 
-    def _end_wave_if_complete(self) -> list[Tell]:
+    def _end_wave_if_complete(self) -> list[Observation]:
         if self._phase is not Phase.WAITING or self._in_flight:
             return []
-        told, self._wave = self._wave, []
+        observed, self._wave = self._wave, []
         self._round_successes += successes(self._arrived.values())
-        for key in dict.fromkeys(tell.key for tell in told):
+        for key in dict.fromkeys(one.key for one in observed):
             self._learn(key, self._arrived[key])
         self._arrived = {}
         self._move(self._after_wave())
-        return told
+        return observed
 
     def _after_wave(self) -> Phase:
         if self._points is not None and self._attempts == self._points:

@@ -79,7 +79,7 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Tell:
+class Observation:
     """A suggestion whose verdict the sampler must now hear."""
 
     number: int
@@ -145,7 +145,7 @@ class BranchState(ABC):
         return self.wanted
 
     @abstractmethod
-    def suggested(self, keys: Sequence[str]) -> tuple[list[Disposition], list[Tell]]:
+    def suggested(self, keys: Sequence[str]) -> tuple[list[Disposition], list[Observation]]:
         """Take the keys of suggestions, in their order.
 
         Returns:
@@ -156,7 +156,7 @@ class BranchState(ABC):
         """
 
     @abstractmethod
-    def settled(self, key: str, verdict: Verdict) -> list[Tell]:
+    def settled(self, key: str, verdict: Verdict) -> list[Observation]:
         """Take the verdict of a sample in flight; what to tell now.
 
         Raises:
@@ -164,7 +164,7 @@ class BranchState(ABC):
         """
 
     @abstractmethod
-    def conclude(self) -> list[Tell]:
+    def conclude(self) -> list[Observation]:
         """Want nothing more: the branch ends as `CONVERGED` once nothing is in flight."""
 
     @abstractmethod

@@ -36,7 +36,7 @@ from spica_async.journal.sql import SqlJournal
 from spica_async.plan.types import SweepPlan
 from spica_async.report.folder_writer import FolderWriter
 from spica_async.search import sweep as sweep_module
-from spica_async.search.events.pending import SweepTelling
+from spica_async.search.events.pending import PendingEvents
 from spica_async.search.fact_log import SweepLog
 from spica_async.search.past_runs import MEMORY_BUS, PastRuns
 from spica_async.search.sweep import Sweep
@@ -147,9 +147,9 @@ async def _run(command: Command) -> None:
         else:
             past = await PastRuns.read(journal, command.sweep_id)
         row = await journal.sweep(command.sweep_id)
-        telling = SweepTelling(command.sweep_id, found.config, stored=row.events)
+        events = PendingEvents(command.sweep_id, found.config, stored=row.events)
         log = await stack.enter_async_context(
-            SweepLog.open(journal, command.sweep_id, lease, last=past.last, telling=telling)
+            SweepLog.open(journal, command.sweep_id, lease, last=past.last, events=events)
         )
         results = await stack.enter_async_context(FolderWriter.reopen(root, command.sweep_id))
         if past.planned is None:
@@ -171,7 +171,7 @@ async def _run(command: Command) -> None:
             fingerprint=FINGERPRINT,
             planning_seconds=0.0,
             log=log,
-            telling=telling,
+            events=events,
             past=past,
             owner=lease.owner,
             bus_name=command.bus or MEMORY_BUS,

@@ -10,7 +10,7 @@ from synthetic.deployment import BEST_SCORE, SPACE, score_of, seconds_of
 
 from spica_async.optimizer.quasi_random import draw
 from spica_async.optimizer.types import Objective, Study
-from spica_async.search.search import sample_context
+from spica_async.search.branches import sample_context
 from spica_async.space.sample import sample_key, unroll_sample
 
 

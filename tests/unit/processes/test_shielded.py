@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from spica_async.processes.shielded import unbroken
+from spica_async.processes.shielded import shielded
 
 
 async def test_what_it_comes_to_is_handed_on() -> None:
@@ -18,9 +18,9 @@ async def test_what_it_comes_to_is_handed_on() -> None:
         await asyncio.sleep(0)
         raise KeyError("missing")
 
-    assert await unbroken(work()) == 7
+    assert await shielded(work()) == 7
     with pytest.raises(KeyError, match="missing"):
-        await unbroken(failing())
+        await shielded(failing())
 
 
 @pytest.mark.parametrize("cancellations", [1, 2, 3])
@@ -31,7 +31,7 @@ async def test_who_is_cancelled_hears_of_it_when_all_is_done(cancellations: int)
         await may_end.wait()
         done.set()
 
-    waiting = asyncio.create_task(unbroken(work()))
+    waiting = asyncio.create_task(shielded(work()))
     for _ in range(cancellations):
         await asyncio.sleep(0)
         waiting.cancel()
@@ -47,7 +47,7 @@ async def test_what_can_be_cut_is_cut_by_a_second_cancellation() -> None:
     async def work() -> None:
         await asyncio.Event().wait()
 
-    waiting = asyncio.create_task(unbroken(work(), can_be_cut=True))
+    waiting = asyncio.create_task(shielded(work(), can_be_cut=True))
     for _ in range(2):
         await asyncio.sleep(0)
         assert not waiting.done()
@@ -64,7 +64,7 @@ async def test_a_failure_after_the_cancellation_is_nobodys() -> None:
         await may_end.wait()
         raise KeyError("missing")
 
-    waiting = asyncio.create_task(unbroken(work()))
+    waiting = asyncio.create_task(shielded(work()))
     await asyncio.sleep(0)
     waiting.cancel()
     may_end.set()

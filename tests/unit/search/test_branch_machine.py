@@ -14,9 +14,9 @@ from spica_async.search.schedule import (
     BranchState,
     ContinuousState,
     Disposition,
+    Observation,
     Phase,
     RoundsState,
-    Tell,
     Verdict,
 )
 from spica_async.search.schedule import state as branch_state
@@ -63,7 +63,7 @@ class AnyRounds(RuleBasedStateMachine):
         self.final: Phase | None = None
         self.concluded = False
         self.suggestions: list[str] = []
-        self.told: list[Tell] = []
+        self.observed: list[Observation] = []
         self.finished: dict[str, Verdict] = {}  # of ended waves
         self.wave: dict[str, Verdict | None] = {}  # its unique samples, by suggestion
         self.wave_numbers: list[int] = []
@@ -77,12 +77,12 @@ class AnyRounds(RuleBasedStateMachine):
             11 * self.target - self.round_attempts,
         )
 
-    def expect_end_of_wave(self) -> list[Tell]:
-        """What the wave's end tells, once nothing is missing and nothing in flight."""
+    def expect_end_of_wave(self) -> list[Observation]:
+        """What the wave's end observations, once nothing is missing and nothing in flight."""
         if (self.missing() > 0 and not self.concluded) or None in self.wave.values():
             return []
         ended = {key: verdict for key, verdict in self.wave.items() if verdict is not None}
-        tells = [Tell(number, self.suggestions[number]) for number in self.wave_numbers]
+        observations = [Observation(n, self.suggestions[n]) for n in self.wave_numbers]
         self.finished |= ended
         self.round_successes += sum(v.outcome == "feasible" for v in ended.values())
         self.wave, self.wave_numbers = {}, []
@@ -96,14 +96,14 @@ class AnyRounds(RuleBasedStateMachine):
             alike = one_failure(self.finished.values())
             enough = len(self.finished) >= max(self.target, FEW)
             self.final = Phase.FAILED if alike and enough else Phase.STALLED
-        return tells
+        return observations
 
     @precondition(lambda self: self.final is None and self.state.phase is Phase.ASKING)
     @rule(data=st.data())
     def suggest(self, data: st.DataObject) -> None:
         # The driver may have fewer at hand than are wanted.
         proposed = data.draw(st.lists(keys, min_size=1, max_size=self.state.wanted))
-        dispositions, tells = self.state.suggested(proposed)
+        dispositions, observations = self.state.suggested(proposed)
         expected, at_once = [], []
         for key in proposed:
             number = len(self.suggestions)
@@ -112,14 +112,14 @@ class AnyRounds(RuleBasedStateMachine):
             self.last_round = self.round
             if key in self.finished:
                 expected.append(Disposition.KNOWN)
-                at_once.append(Tell(number, key))
+                at_once.append(Observation(number, key))
                 continue
             expected.append(Disposition.WAITS if key in self.wave else Disposition.NEW)
             self.wave.setdefault(key, None)
             self.wave_numbers.append(number)
         assert dispositions == expected
-        assert tells == at_once + self.expect_end_of_wave()
-        self.told += tells
+        assert observations == at_once + self.expect_end_of_wave()
+        self.observed += observations
 
     @precondition(lambda self: None in self.wave.values())
     @rule(data=st.data())
@@ -127,17 +127,17 @@ class AnyRounds(RuleBasedStateMachine):
         verdict = data.draw(st.sampled_from(self.kind))
         key = data.draw(st.sampled_from([k for k, v in self.wave.items() if v is None]))
         self.wave[key] = verdict
-        tells = self.state.settled(key, verdict)
-        assert tells == self.expect_end_of_wave()
-        self.told += tells
+        observations = self.state.settled(key, verdict)
+        assert observations == self.expect_end_of_wave()
+        self.observed += observations
 
     @precondition(lambda self: self.final is None and not self.concluded and self.suggestions)
     @rule()
     def conclude(self) -> None:
         self.concluded = True
-        tells = self.state.conclude()
-        assert tells == self.expect_end_of_wave()
-        self.told += tells
+        observations = self.state.conclude()
+        assert observations == self.expect_end_of_wave()
+        self.observed += observations
 
     @precondition(lambda self: self.final is not None)
     @rule(verdict=verdicts)
@@ -161,7 +161,7 @@ class AnyRounds(RuleBasedStateMachine):
             assert state.wanted == 0
             assert state.round == self.last_round
             # Every suggestion was told, and once.
-            assert sorted(tell.number for tell in self.told) == list(range(len(self.suggestions)))
+            assert sorted(one.number for one in self.observed) == list(range(len(self.suggestions)))
         else:
             missing = 0 if self.concluded else self.missing()
             assert state.wanted == max(0, missing)
@@ -169,8 +169,8 @@ class AnyRounds(RuleBasedStateMachine):
             assert (state.round, state._round_successes) == (self.round, self.round_successes)
             arrived = [v for v in self.wave.values() if v is not None and v.outcome == "feasible"]
             assert state.unique_successes == self.round_successes + len(arrived)
-        assert len({tell.number for tell in self.told}) == len(self.told)
-        assert all(tell.key in self.finished for tell in self.told)
+        assert len({one.number for one in self.observed}) == len(self.observed)
+        assert all(one.key in self.finished for one in self.observed)
         assert self.round_attempts <= 11 * self.target
         assert {key: state._known[key] for key in self.finished} == self.finished
         settled = [*self.finished.values(), *(v for v in self.wave.values() if v is not None)]
@@ -199,7 +199,7 @@ class AnyContinuous(RuleBasedStateMachine):
             per_round=per_round, max_rounds=max_rounds, parallel=parallel, batch=batch
         )
         self.suggestions: list[str] = []
-        self.told: list[Tell] = []
+        self.observed: list[Observation] = []
         self.verdicts: dict[str, Verdict | None] = {}
         self.concluded = False
         self.gave_up = False
@@ -247,7 +247,7 @@ class AnyContinuous(RuleBasedStateMachine):
             return
         # Whatever was settled since: what was wanted then is taken now.
         proposed = data.draw(st.lists(keys, min_size=1, max_size=asked))
-        dispositions, tells = self.state.suggested(proposed)
+        dispositions, observations = self.state.suggested(proposed)
         expected, at_once = [], []
         for key in proposed:
             if key not in self.verdicts:
@@ -257,22 +257,24 @@ class AnyContinuous(RuleBasedStateMachine):
                 expected.append(Disposition.WAITS)
             else:
                 expected.append(Disposition.KNOWN)
-                at_once.append(Tell(len(self.suggestions), key))
+                at_once.append(Observation(len(self.suggestions), key))
             self.suggestions.append(key)
         assert dispositions == expected
-        assert tells == at_once
-        self.told += tells
+        assert observations == at_once
+        self.observed += observations
 
     @precondition(lambda self: self.flying)
     @rule(data=st.data())
     def settle(self, data: st.DataObject) -> None:
         verdict = data.draw(st.sampled_from(self.kind))
         key = data.draw(st.sampled_from(self.flying))
-        untold = set(range(len(self.suggestions))) - {tell.number for tell in self.told}
-        tells = self.state.settled(key, verdict)
+        untold = set(range(len(self.suggestions))) - {one.number for one in self.observed}
+        observations = self.state.settled(key, verdict)
         self.verdicts[key] = verdict
-        assert tells == [Tell(n, key) for n in sorted(untold) if self.suggestions[n] == key]
-        self.told += tells
+        assert observations == [
+            Observation(n, key) for n in sorted(untold) if self.suggestions[n] == key
+        ]
+        self.observed += observations
 
     @rule(parallel=st.integers(1, 5))
     def keep_in_flight(self, parallel: int) -> None:
@@ -298,12 +300,12 @@ class AnyContinuous(RuleBasedStateMachine):
         assert state.unique_successes == self.successes <= self.budget
         assert state.tally["feasible"] == self.successes
         assert state.duplicates == len(self.suggestions) - len(self.verdicts)
-        assert len({tell.number for tell in self.told}) == len(self.told)
+        assert len({one.number for one in self.observed}) == len(self.observed)
         if state.finished:
             assert state.wanted == 0
             assert not self.flying
             assert state.round == max(1, -(-self.successes // self.per_round))
-            assert sorted(tell.number for tell in self.told) == list(range(len(self.suggestions)))
+            assert sorted(one.number for one in self.observed) == list(range(len(self.suggestions)))
             return
         assert state.wanted == self.expected_wanted()
         assert state.gives_up is (self.hopeless and not self.flying)
@@ -350,19 +352,19 @@ def drive(
         # While more is wanted, a verdict may come before the next suggestions or after them.
         if flying and (not wanted or data.draw(st.booleans())):
             key = flying.pop(data.draw(st.integers(0, len(flying) - 1)))
-            tells = state.settled(key, verdict_of[key])
+            observations = state.settled(key, verdict_of[key])
         else:
             batch = [
                 stream[at] if at < len(stream) else f"fresh {at}"
                 for at in range(suggested, suggested + wanted)
             ]
             suggested += wanted
-            dispositions, tells = state.suggested(batch)
+            dispositions, observations = state.suggested(batch)
             new = zip(batch, dispositions, strict=True)
             flying += [key for key, what in new if what is Disposition.NEW]
             seen += [wanted, dispositions]
-        if tells:
-            seen.append(tells)
+        if observations:
+            seen.append(observations)
     return [*seen, state.phase, state.round, state.tally, state.causes, state.sole_failure]
 
 

@@ -14,9 +14,9 @@ from spica_async.search.schedule import (
     BranchState,
     ContinuousState,
     Disposition,
+    Observation,
     Phase,
     RoundsState,
-    Tell,
     Verdict,
 )
 
@@ -28,27 +28,29 @@ def no_room(detail: str = "agg: 100 KV tokens") -> Verdict:
     return Verdict("infeasible", "no_kv_room", detail)
 
 
-def one_by_one(state: RoundsState, keys: Sequence[str], verdict: Verdict = FEASIBLE) -> list[Tell]:
+def one_by_one(
+    state: RoundsState, keys: Sequence[str], verdict: Verdict = FEASIBLE
+) -> list[Observation]:
     """Take single suggestions, each settled as soon as it is sent."""
-    told = []
+    observed = []
     for key in keys:
-        dispositions, tells = state.suggested([key])
-        told += tells
+        dispositions, observations = state.suggested([key])
+        observed += observations
         if dispositions == [NEW]:
-            told += state.settled(key, verdict)
-    return told
+            observed += state.settled(key, verdict)
+    return observed
 
 
 def drain(state: BranchState, verdict_of: Callable[[int], Verdict]) -> Counter[str]:
-    """Take fresh suggestions until the state is final; how often each was told."""
-    told: Counter[str] = Counter()
+    """Take fresh suggestions until the state is final; how often each was observed."""
+    observed: Counter[str] = Counter()
     while not state.finished:
         keys = [str(state.attempts + i) for i in range(state.wanted)]
-        _, tells = state.suggested(keys)
+        _, observations = state.suggested(keys)
         for key in keys:
-            tells += state.settled(key, verdict_of(int(key)))
-        told.update(tell.key for tell in tells)
-    return told
+            observations += state.settled(key, verdict_of(int(key)))
+        observed.update(one.key for one in observations)
+    return observed
 
 
 def test_a_wave_asks_for_what_is_missing_and_waits_for_all_of_it() -> None:
@@ -65,11 +67,11 @@ def test_a_wave_asks_for_what_is_missing_and_waits_for_all_of_it() -> None:
     assert (state.phase, state.wanted, state.in_flight) == (Phase.WAITING, 0, 2)
     assert state.settled("c", no_room()) == []
     assert state.settled("b", FEASIBLE) == [
-        Tell(0, "a"),
-        Tell(1, "b"),
-        Tell(2, "a"),
-        Tell(3, "a"),
-        Tell(4, "c"),
+        Observation(0, "a"),
+        Observation(1, "b"),
+        Observation(2, "a"),
+        Observation(3, "a"),
+        Observation(4, "c"),
     ]
     # Two of three succeeded: the round goes on.
     assert (state.phase, state.round, state._round_successes, state.wanted) == (
@@ -89,21 +91,21 @@ def test_a_duplicate_of_a_finished_sample_is_told_at_once_and_uses_no_budget() -
     state.suggested(["a", "b"])
     state.settled("a", FEASIBLE)
     state.settled("b", no_room())
-    assert state.suggested(["b"]) == ([KNOWN], [Tell(2, "b")])
-    assert state.suggested(["a"]) == ([KNOWN], [Tell(3, "a")])
+    assert state.suggested(["b"]) == ([KNOWN], [Observation(2, "b")])
+    assert state.suggested(["a"]) == ([KNOWN], [Observation(3, "a")])
     assert (state.wanted, state.round, state.duplicates) == (1, 1, 2)
     one_by_one(state, ["c"])
     # What an earlier round found is known in the next.
     assert (state.round, state.wanted) == (2, 2)
-    assert state.suggested(["a", "d"]) == ([KNOWN, NEW], [Tell(5, "a")])
+    assert state.suggested(["a", "d"]) == ([KNOWN, NEW], [Observation(5, "a")])
     assert state.wanted == 1
 
 
 def test_every_round_finds_its_target_and_then_the_branch_is_complete() -> None:
     state = RoundsState(per_round=2, max_rounds=3)
-    told = drain(state, lambda _: FEASIBLE)
+    observed = drain(state, lambda _: FEASIBLE)
     assert (state.phase, state.round, state.attempts) == (Phase.COMPLETED, 3, 6)
-    assert told == {str(number): 1 for number in range(6)}
+    assert observed == {str(number): 1 for number in range(6)}
     assert state.tally == {"feasible": 6}
     assert state.sole_failure is None
 
@@ -134,7 +136,7 @@ def test_the_last_attempt_may_still_complete_the_round(last: str, phase: Phase) 
     one_by_one(state, ["a"] * 19)
     # One success is missing, and one of the 22 attempts is left.
     assert (state.phase, state.wanted) == (Phase.ASKING, 1)
-    assert one_by_one(state, [last]) == [Tell(21, last)]
+    assert one_by_one(state, [last]) == [Observation(21, last)]
     assert (state.phase, state.attempts) == (phase, 22)
 
 
@@ -148,7 +150,7 @@ def test_attempts_that_run_out_end_the_wave_and_its_duplicates_are_told() -> Non
     one_by_one(state, ["a"])
     assert state.suggested(["c"]) == ([NEW], [])
     assert (state.phase, state.wanted) == (Phase.WAITING, 0)
-    assert state.settled("c", FEASIBLE) == [Tell(21, "c")]
+    assert state.settled("c", FEASIBLE) == [Observation(21, "c")]
     # The round is complete with its very last attempt, and the next has attempts of its own.
     assert (state.phase, state.round, state.wanted) == (Phase.ASKING, 2, 2)
 
@@ -158,7 +160,7 @@ def test_a_wave_that_waits_ends_stalled_when_it_fails_with_the_last_attempt() ->
     one_by_one(state, ["a"])
     one_by_one(state, ["a"] * 10)
     assert (state.round, state.wanted) == (2, 1)
-    assert one_by_one(state, ["b"], no_room()) == [Tell(11, "b")]
+    assert one_by_one(state, ["b"], no_room()) == [Observation(11, "b")]
     assert state.phase is Phase.STALLED
 
 
@@ -267,16 +269,16 @@ def test_failures_in_several_waves_and_after_a_success() -> None:
 @pytest.mark.parametrize("points", [1, 5, 6])
 def test_enumerated_points_are_each_taken_once(points: int) -> None:
     state = RoundsState(per_round=3, max_rounds=2, points=points)
-    told = drain(state, lambda number: no_room() if number == 2 else FEASIBLE)
-    assert told == {str(number): 1 for number in range(points)}
+    observed = drain(state, lambda number: no_room() if number == 2 else FEASIBLE)
+    assert observed == {str(number): 1 for number in range(points)}
     assert (state.phase, state.attempts, state.duplicates) == (Phase.EXHAUSTED, points, 0)
 
 
 def test_enumerated_points_have_no_limit_of_attempts_but_their_number() -> None:
     state = RoundsState(per_round=1, max_rounds=40, points=30)
     # One success, then failures for many reasons: more than 11 attempts in one round.
-    told = drain(state, lambda number: no_room("x" * number) if number else FEASIBLE)
-    assert (state.phase, len(told)) == (Phase.EXHAUSTED, 30)
+    observed = drain(state, lambda number: no_room("x" * number) if number else FEASIBLE)
+    assert (state.phase, len(observed)) == (Phase.EXHAUSTED, 30)
 
 
 @pytest.mark.parametrize("points", [1, 2, 100])

@@ -11,13 +11,13 @@ import pytest
 from support.virtual_time import run_in_virtual_time
 
 from schemas.journal import (
+    Observed,
     OptimizerCosts,
     Proposed,
     Requested,
     Stopped,
     Suggested,
     SweepFact,
-    Told,
 )
 from schemas.results import CandidateRecord
 from spica_async.errors import first_cause
@@ -106,7 +106,7 @@ class FakeJournal:
 
 
 @dataclass
-class FakeTelling:
+class FakeEvents:
     """Tells of each fact with its kind, and of what the test adds."""
 
     events: list[str] = field(default_factory=list)
@@ -131,14 +131,14 @@ class FakeTelling:
 
 
 def opened(
-    journal: FakeJournal, telling: FakeTelling | None = None, patience: float = 600.0
+    journal: FakeJournal, events: FakeEvents | None = None, patience: float = 600.0
 ) -> AbstractAsyncContextManager[SweepLog]:
     return SweepLog.open(
         journal,  # type: ignore[arg-type]  # what a log needs of one
         "sweep",
         LEASE,
         last=journal.last,
-        telling=telling or FakeTelling(),
+        events=events or FakeEvents(),
         patience_seconds=patience,
     )
 
@@ -318,26 +318,26 @@ def test_a_lease_that_ran_out_is_lost_where_somebody_has_gone_on() -> None:
 
 
 def test_what_others_are_told_goes_with_the_next_fact_or_soon_by_itself() -> None:
-    journal, telling = FakeJournal(), FakeTelling()
+    journal, events = FakeJournal(), FakeEvents()
 
     async def run() -> None:
-        async with opened(journal, telling) as log:
-            await log.record(fact(0), lambda: telling.events.append("zero"))
-            await log.record(fact(1), lambda: telling.events.append("one"))
+        async with opened(journal, events) as log:
+            await log.record(fact(0), lambda: events.events.append("zero"))
+            await log.record(fact(1), lambda: events.events.append("one"))
             await asyncio.sleep(1)
             assert [news.events for news in journal.news] == [[], ["zero"], ["one"]]
-            await log.record(fact(2), lambda: telling.events.append("two"))
+            await log.record(fact(2), lambda: events.events.append("two"))
 
     run_in_virtual_time(run())
     assert [news.events for news in journal.news] == [[], ["zero"], ["one"], [], ["two"]]
 
 
 def test_the_last_fact_goes_with_what_others_are_told_of_it() -> None:
-    journal, telling = FakeJournal(), FakeTelling()
+    journal, events = FakeJournal(), FakeEvents()
 
     async def run() -> None:
-        async with opened(journal, telling) as log, asyncio.TaskGroup() as group:
-            group.create_task(log.record(SUGGESTED, lambda: telling.events.append("zero")))
+        async with opened(journal, events) as log, asyncio.TaskGroup() as group:
+            group.create_task(log.record(SUGGESTED, lambda: events.events.append("zero")))
             end = Stopped(at=1.0, reason="told to")
             group.create_task(log.record(end, lambda: None, status="paused"))
 
@@ -349,19 +349,19 @@ def test_the_last_fact_goes_with_what_others_are_told_of_it() -> None:
 
 
 async def test_no_log_applies_at_once() -> None:
-    told = Told(at=0.0, branch="agg", numbers=[1])
-    assert await NoLog().record(told, lambda: 3, status="running") == 3
+    observed = Observed(at=0.0, branch="agg", numbers=[1])
+    assert await NoLog().record(observed, lambda: 3, status="running") == 3
 
 
 def test_who_waits_is_told_when_nothing_more_is_written() -> None:
     journal = FakeJournal(fail=lambda _: JournalFullError("no room"))
-    told: list[str] = []
+    refused: list[str] = []
 
     async def wait_in_vain(log: SweepLog) -> None:
         try:
             await log.record(fact(0), lambda: None)
         except JournalFullError as error:
-            told.append(str(error))
+            refused.append(str(error))
 
     async def run() -> None:
         waiting: list[asyncio.Task[None]] = []
@@ -375,14 +375,14 @@ def test_who_waits_is_told_when_nothing_more_is_written() -> None:
 
     with pytest.raises(ExceptionGroup):
         run_in_virtual_time(run())
-    assert told == ["no room"] * 3
+    assert refused == ["no room"] * 3
 
 
 def test_the_verdict_on_a_result_is_told_together_with_it() -> None:
-    journal, telling = FakeJournal(), FakeTelling()
+    journal, events = FakeJournal(), FakeEvents()
 
     async def run() -> None:
-        async with opened(journal, telling) as log:
+        async with opened(journal, events) as log:
             await log.record(fact(0), lambda: None, verdict=lambda: RECORD)
 
     run_in_virtual_time(run())

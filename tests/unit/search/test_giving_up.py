@@ -8,16 +8,16 @@ import pytest
 from support.searching import SEARCHED, Ledger, run_search, throughput_of
 
 from schemas.config import SmartSearchConfig
-from schemas.journal import BranchFact, Concluded, Measured, OptimizerCosts, Suggested, Told
+from schemas.journal import BranchFact, Concluded, Measured, Observed, OptimizerCosts, Suggested
 from schemas.messages import EvaluationResult, Measurement, Sample
 from spica_async.judge.sweep_result import branch_result
 from spica_async.optimizer.proposals import Proposal
 from spica_async.plan.types import SweepPlan
 from spica_async.report.screen import best_so_far
-from spica_async.search.branch import BranchCourse
+from spica_async.search.branch import Branch
 from spica_async.search.branch_resume import BranchRestorer
+from spica_async.search.branches import sample_context
 from spica_async.search.schedule import ContinuousState, Phase
-from spica_async.search.search import sample_context
 
 # More samples than the budget, so that they are no list: a branch without any is given up by 22.
 SWEEP = {"max_rounds": 4, "candidates_per_round": 2, "parallel_evals": 2}
@@ -77,8 +77,8 @@ async def test_progress_shows_what_all_that_was_tried_fails_by(plan: SweepPlan) 
     assert best_so_far(run.branch, plan.config.goal).endswith("it broke it broke ...")
 
 
-def course_of(plan: SweepPlan) -> BranchCourse:
-    return BranchCourse(
+def course_of(plan: SweepPlan) -> Branch:
+    return Branch(
         sweep_id="sweep",
         config=plan.config,
         context=sample_context(plan),
@@ -114,16 +114,16 @@ def all_broken(
             wall_seconds=1.0,
         )
         measured = Measured(at=1.0, branch="agg", number=index, result=result, waited_seconds=0.0)
-        course.told(course.measured(measured))
-        facts += [suggested, measured, Told(at=1.0, branch="agg", numbers=[index])]
+        course.observed(course.measured(measured))
+        facts += [suggested, measured, Observed(at=1.0, branch="agg", numbers=[index])]
     return facts
 
 
-def restored(plan: SweepPlan, facts: Sequence[BranchFact]) -> BranchCourse:
+def restored(plan: SweepPlan, facts: Sequence[BranchFact]) -> Branch:
     restorer = BranchRestorer(course_of(plan))
     for fact in facts:
         restorer.apply(fact)
-    return restorer.course
+    return restorer.branch
 
 
 def test_a_journal_of_a_branch_that_went_on_for_longer_is_read_as_it_was_written(

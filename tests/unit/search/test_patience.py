@@ -6,7 +6,7 @@ import pytest
 
 from schemas.goal import OptimizationTarget as Target
 from spica_async.judge.scoring import Candidate
-from spica_async.search.patience import Stagnation
+from spica_async.search.patience import Patience
 
 
 def candidate(*values: float, targets: tuple[Target, ...] = (Target.THROUGHPUT,)) -> Candidate:
@@ -24,7 +24,7 @@ def candidate(*values: float, targets: tuple[Target, ...] = (Target.THROUGHPUT,)
     )
 
 
-def counts(stagnation: Stagnation, *found: Candidate) -> list[int]:
+def counts(stagnation: Patience, *found: Candidate) -> list[int]:
     since = []
     for one in found:
         stagnation.add(one)
@@ -33,27 +33,27 @@ def counts(stagnation: Stagnation, *found: Candidate) -> list[int]:
 
 
 def test_what_is_better_starts_the_count_anew() -> None:
-    stagnation = Stagnation([Target.THROUGHPUT], patience=9, min_improvement=0.0)
+    stagnation = Patience([Target.THROUGHPUT], patience=9, min_improvement=0.0)
     found = [candidate(value) for value in (5.0, 4.0, 5.0, 5.1, 3.0)]
     assert counts(stagnation, *found) == [0, 1, 2, 0, 1]
 
 
 def test_small_steps_add_up_to_something_better() -> None:
-    stagnation = Stagnation([Target.THROUGHPUT], patience=9, min_improvement=0.1)
+    stagnation = Patience([Target.THROUGHPUT], patience=9, min_improvement=0.1)
     found = [candidate(value) for value in (100.0, 106.0, 110.0, 111.0, 120.0)]
     # 10 % of 100 are not exceeded by 110; 111 is the new measure, and 120 is no 10 % above it.
     assert counts(stagnation, *found) == [0, 1, 2, 0, 1]
 
 
 def test_less_latency_is_better() -> None:
-    stagnation = Stagnation([Target.E2E_LATENCY], patience=9, min_improvement=0.01)
+    stagnation = Patience([Target.E2E_LATENCY], patience=9, min_improvement=0.01)
     found = [candidate(v, targets=(Target.E2E_LATENCY,)) for v in (4000.0, 3990.0, 4100.0, 3950.0)]
     assert counts(stagnation, *found) == [0, 1, 2, 0]
 
 
 def test_a_front_is_better_when_its_hypervolume_grows() -> None:
     targets = (Target.THROUGHPUT_PER_GPU, Target.THROUGHPUT_PER_USER)
-    stagnation = Stagnation(targets, patience=9, min_improvement=0.05)
+    stagnation = Patience(targets, patience=9, min_improvement=0.05)
     found = [
         candidate(a, b, targets=targets)
         for a, b in ((10, 10), (9, 9), (10, 10), (20, 1), (20.5, 1), (5, 40))
@@ -67,18 +67,18 @@ def test_a_minimised_objective_enters_the_hypervolume_as_its_inverse(
     latency: float, since: int
 ) -> None:
     targets = (Target.THROUGHPUT, Target.E2E_LATENCY)
-    stagnation = Stagnation(targets, patience=9, min_improvement=0.0)
+    stagnation = Patience(targets, patience=9, min_improvement=0.0)
     first, second = candidate(10, 1000, targets=targets), candidate(10, latency, targets=targets)
     assert counts(stagnation, first, second) == [0, since]
 
 
 def test_goodput_of_nothing_is_no_improvement() -> None:
-    stagnation = Stagnation([Target.THROUGHPUT], patience=9, min_improvement=0.0)
+    stagnation = Patience([Target.THROUGHPUT], patience=9, min_improvement=0.0)
     assert counts(stagnation, candidate(0.0), candidate(0.0), candidate(0.1)) == [0, 1, 0]
 
 
 def test_patience_is_lost_at_its_count_and_not_before() -> None:
-    stagnation = Stagnation([Target.THROUGHPUT], patience=2, min_improvement=0.0)
+    stagnation = Patience([Target.THROUGHPUT], patience=2, min_improvement=0.0)
     lost = []
     for value in (5.0, 4.0, 6.0, 1.0, 1.0):
         stagnation.add(candidate(value))
@@ -87,6 +87,6 @@ def test_patience_is_lost_at_its_count_and_not_before() -> None:
 
 
 def test_without_patience_nothing_is_counted() -> None:
-    stagnation = Stagnation([Target.THROUGHPUT], patience=None, min_improvement=0.0)
+    stagnation = Patience([Target.THROUGHPUT], patience=None, min_improvement=0.0)
     assert counts(stagnation, candidate(5.0), candidate(5.0)) == [0, 0]
     assert not stagnation.lost

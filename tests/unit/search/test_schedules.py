@@ -70,8 +70,8 @@ class TestContinuous:
         for branch in run.search.branches:
             assert branch.state.phase is Phase.COMPLETED
             assert branch.state.tally["feasible"] == 12
-            told = run.told[branch.space.mode]
-            assert sorted(trial.number for trial in told) == list(range(branch.state.attempts))
+            observed = run.told[branch.space.mode]
+            assert sorted(trial.number for trial in observed) == list(range(branch.state.attempts))
             rounds = [r.round for r in run.ledger.records if r.branch == branch.space.mode]
             assert rounds == sorted(rounds) or slots > 1
             assert 1 in rounds
@@ -211,7 +211,7 @@ class TestContinuous:
                     # A round's worth fails alike while this is under way, and the next succeeds.
                     gate.release()
                     gate.release()
-                    while len(runs[0].ledger.records) < 2:  # noqa: ASYNC110  # a ledger tells nobody
+                    while len(runs[0].ledger.records) < 2:  # noqa: ASYNC110  # a ledger observations nobody
                         await asyncio.sleep(0)
                     for _ in range(99):
                         gate.release()
@@ -224,8 +224,8 @@ class TestContinuous:
             started=lambda run, _: runs.append(run),
         )
         assert run.branch.state.phase is Phase.COMPLETED
-        told = sorted(trial.number for trial in run.told["agg"])
-        assert told == list(range(run.branch.state.attempts))
+        observed = sorted(trial.number for trial in run.told["agg"])
+        assert observed == list(range(run.branch.state.attempts))
 
 
 class TestPatience:

@@ -34,8 +34,8 @@ from spica_async.optimizer.types import Study
 from spica_async.plan.types import SweepPlan
 from spica_async.report import folder_writer
 from spica_async.report.folder_writer import FolderWriter
+from spica_async.search.branches import Branches
 from spica_async.search.fact_log import NoLog
-from spica_async.search.search import Search
 from spica_async.search.sweep import Sweep
 
 SAMPLES = 6
@@ -157,13 +157,13 @@ async def test_what_is_in_flight_suits_the_workers_that_tell_of_themselves(
     gate = asyncio.Semaphore(0)
     told: list[int] = []
 
-    def suit(_: Search, slots: int) -> None:
+    def suit(_: Branches, slots: int) -> None:
         told.append(slots)
         if slots == 3:
             for _number in range(SAMPLES):
                 gate.release()
 
-    monkeypatch.setattr(Search, "suit", suit)
+    monkeypatch.setattr(Branches, "suit", suit)
     status = WorkerStatus(
         worker="one",
         host="here",

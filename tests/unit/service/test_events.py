@@ -12,8 +12,8 @@ from schemas.config import SmartSearchConfig
 from schemas.journal import OptimizerCosts, Proposed, Started, Stopped, Suggested, SweepFact
 from schemas.lifecycle import SWEEP_EVENT, CandidateMeasured, SweepEvent
 from schemas.results import CandidateRecord
-from spica_async.search.events.from_facts import SweepLifecycle
-from spica_async.search.events.pending import SweepTelling, submitted_event
+from spica_async.search.events.from_facts import EventsFromFacts
+from spica_async.search.events.pending import PendingEvents, submitted_event
 
 SUGGESTED = Suggested(
     at=0.0,
@@ -45,25 +45,25 @@ class Store:
     facts: list[tuple[SweepFact, list[CandidateRecord]]] = field(default_factory=list)
     events: list[str] = field(default_factory=lambda: [submitted_event("sweep", CONFIG)])
 
-    def telling(self) -> SweepTelling:
+    def pending(self) -> PendingEvents:
         """As whoever goes on with the sweep makes it."""
-        telling = SweepTelling("sweep", CONFIG, stored=len(self.events))
+        events = PendingEvents("sweep", CONFIG, stored=len(self.events))
         for fact, records in self.facts:
-            telling.fact(fact)
+            events.fact(fact)
             for one in records:
-                telling.evaluated(one)
-        return telling
+                events.evaluated(one)
+        return events
 
-    def write(self, telling: SweepTelling, fact: SweepFact, records: list[CandidateRecord]) -> None:
+    def write(self, events: PendingEvents, fact: SweepFact, records: list[CandidateRecord]) -> None:
         """Write a fact and what is told with it; what it leads to shows only then."""
-        telling.fact(fact)
-        self.flush(telling)
+        events.fact(fact)
+        self.flush(events)
         self.facts.append((fact, records))
         for one in records:
-            telling.evaluated(one)
+            events.evaluated(one)
 
-    def flush(self, telling: SweepTelling) -> None:
-        news = telling.take()
+    def flush(self, events: PendingEvents) -> None:
+        news = events.take()
         if news.events:
             assert news.events_after == len(self.events)
         self.events += news.events
@@ -72,7 +72,7 @@ class Store:
         """Let it rest while nobody runs it."""
         number = len(self.events) + 1
         stopped = Stopped(at=0.0, reason="asked for", event=number)
-        for data in SweepLifecycle(CONFIG.goal).fact(stopped):
+        for data in EventsFromFacts(CONFIG.goal).fact(stopped):
             event = SweepEvent.of("sweep", number, data)
             self.events.append(event.model_dump_json(exclude_none=True))
         self.facts.append((stopped, []))
@@ -92,25 +92,25 @@ steps = st.lists(
 @given(steps)
 def test_each_thing_is_told_once_and_in_a_row(steps: list[tuple[str, int]]) -> None:
     store = Store()
-    telling = store.telling()
+    events = store.pending()
     rests = number = runs = 0
     for step, count in steps:
         match step:
             case "suggest":
                 records = [record(number + one) for one in range(count)]
                 number += count
-                store.write(telling, SUGGESTED, records)
+                store.write(events, SUGGESTED, records)
             case "start":
                 runs += 1
-                store.write(telling, Started(at=0.0, run=runs, owner="me", bus="memory"), [])
+                store.write(events, Started(at=0.0, run=runs, owner="me", bus="memory"), [])
             case "flush":
-                store.flush(telling)
+                store.flush(events)
             case _:
                 for _ in range(count):
                     store.rest()
                 rests += count
-                telling = store.telling()
-    store.flush(telling)
+                events = store.pending()
+    store.flush(events)
     told = [SWEEP_EVENT.validate_json(body) for body in store.events]
     assert [event.sequence for event in told] == [*range(1, len(told) + 1)]
     measured = [event.data for event in told if isinstance(event.data, CandidateMeasured)]
@@ -118,4 +118,4 @@ def test_each_thing_is_told_once_and_in_a_row(steps: list[tuple[str, int]]) -> N
     kinds = [event.data.kind for event in told]
     assert (kinds.count("sweep.paused"), kinds.count("sweep.started")) == (rests, runs)
     # Whoever comes last finds all of it told.
-    assert not store.telling().pending
+    assert not store.pending().pending

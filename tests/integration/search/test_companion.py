@@ -56,12 +56,12 @@ async def test_a_worker_that_cannot_start_its_children(
 ) -> None:
     job, bus = new(options, tmp_path), MemoryBus()
 
-    def beside(_: SweepPlan, folder: FolderWriter) -> AbstractAsyncContextManager[None]:
+    def companion(_: SweepPlan, folder: FolderWriter) -> AbstractAsyncContextManager[None]:
         return local_worker(bus, worker_without_evaluator(folder.logs))
 
     # No other worker gets on with it.
     with pytest.raises(ExceptionGroup) as caught:
-        await run(job, bus, gate=asyncio.Semaphore(0), beside=beside)
+        await run(job, bus, gate=asyncio.Semaphore(0), companion=companion)
     cause = first_cause(caught.value)
     assert isinstance(cause, SpicaError)
     assert str(cause).startswith("no replay could be started: ")
@@ -82,7 +82,7 @@ async def test_whatever_else_is_there(
     job = new(options, tmp_path)
 
     @asynccontextmanager
-    async def beside(_: SweepPlan, __: FolderWriter) -> AsyncIterator[None]:
+    async def companion(_: SweepPlan, __: FolderWriter) -> AsyncIterator[None]:
         async def die() -> None:
             raise error
 
@@ -91,7 +91,7 @@ async def test_whatever_else_is_there(
             yield
 
     with pytest.raises(ExceptionGroup) as caught:
-        await run(job, MemoryBus(), gate=asyncio.Semaphore(0), beside=beside)
+        await run(job, MemoryBus(), gate=asyncio.Semaphore(0), companion=companion)
     assert first_cause(caught.value).args == error.args
     assert await told_of(job, options) == (reason, reason)
 

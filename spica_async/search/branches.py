@@ -27,8 +27,8 @@ from spica_async.evaluate.reuse import Reuse, no_reuse
 from spica_async.judge.scoring import Candidate
 from spica_async.optimizer.proposals import Proposer
 from spica_async.plan.types import SweepPlan
-from spica_async.search.branch import BranchCourse, stagnation
-from spica_async.search.branch_driver import BranchSearch
+from spica_async.search.branch import Branch, patience
+from spica_async.search.branch_driver import BranchDriver
 from spica_async.search.branch_resume import BranchRestorer
 from spica_async.search.fact_log import FactLog
 from spica_async.search.past_runs import MEMORY_BUS, requests_survive
@@ -50,14 +50,14 @@ class Observer(Protocol):
     def evaluated(self, record: CandidateRecord) -> None:
         """A unique sample has its verdict."""
 
-    def progressed(self, branch: BranchCourse) -> None:
+    def progressed(self, branch: Branch) -> None:
         """Something of the branch has changed."""
 
     def fleet(self, view: FleetView) -> None:
         """Something of the workers has changed."""
 
 
-class Search:
+class Branches:
     """All branches of one sweep, run side by side.
 
     Args:
@@ -90,19 +90,19 @@ class Search:
         context = sample_context(plan)
         self._sweep = plan.config.sweep
         self._slots = 0
-        self._stagnation = stagnation(plan.config)
+        self._patience = patience(plan.config)
         self._observer = observer
         self._bus = bus
         self.converged = False
         self.branches = tuple(
-            BranchCourse(
+            Branch(
                 sweep_id=sweep_id, config=plan.config, context=context, space=space, observer=self
             )
             for space in plan.branches
         )
         self._restorers = {branch.space.mode: BranchRestorer(branch) for branch in self.branches}
-        self._searches = tuple(
-            BranchSearch(
+        self._drivers = tuple(
+            BranchDriver(
                 branch,
                 sweep_id=sweep_id,
                 config=plan.config,
@@ -112,7 +112,7 @@ class Search:
                 reuse=reuse or no_reuse(),
                 elapsed=elapsed,
                 progressed=partial(observer.progressed, branch),
-                after_told=self._conclude_if_lost,
+                after_observed=self._conclude_if_lost,
                 requests_survive=requests_survive([bus, bus]),
             )
             for branch in self.branches
@@ -185,18 +185,18 @@ class Search:
     async def run(self, open_proposer: ProposerFactory, evaluations: Evaluations) -> None:
         """Run every branch to its end; what was found is there whenever this is cancelled."""
 
-        async def run_branch(search: BranchSearch) -> None:
-            space = search.course.space
+        async def run_branch(driver: BranchDriver) -> None:
+            space = driver.branch.space
             catch_up = self._restorers.pop(space.mode).catch_up()
-            if not search.course.state.finished or catch_up.owed:
+            if not driver.branch.state.finished or catch_up.unobserved:
                 async with open_proposer(space) as proposer:
-                    await search.run(proposer, evaluations, catch_up)
+                    await driver.run(proposer, evaluations, catch_up)
             self._share_slots()
 
         self._share_slots()
         async with asyncio.TaskGroup() as group:
-            for search in self._searches:
-                group.create_task(run_branch(search))
+            for driver in self._drivers:
+                group.create_task(run_branch(driver))
 
     def stop(self) -> frozenset[asyncio.Task[None]]:
         """Propose nothing more; `run` goes on taking results, and has to be cancelled in the end.
@@ -204,7 +204,7 @@ class Search:
         Returns:
             The evaluations under way; each ends with its result, or when it is given up.
         """
-        return frozenset(task for search in self._searches for task in search.stop())
+        return frozenset(task for driver in self._drivers for task in driver.stop())
 
     def suit(self, slots: int) -> None:
         """Keep as much in flight as the workers can evaluate at once.
@@ -222,30 +222,30 @@ class Search:
         """Pass on what a branch has come to."""
         self._observer.evaluated(record)
 
-    def told(self, candidate: Candidate) -> None:
+    def observed(self, candidate: Candidate) -> None:
         """Count it for the patience of the sweep as a whole."""
-        self._stagnation.add(candidate)
+        self._patience.add(candidate)
 
     def _share_slots(self) -> None:
         """Give each branch that runs its part of what may be in flight."""
         most = self._sweep.parallel_evals
         parallel = min(most, self._slots) if self._slots else most
         running = self._running
-        for search in running:
-            search.keep_in_flight(math.ceil(parallel / len(running)))
+        for driver in running:
+            driver.keep_in_flight(math.ceil(parallel / len(running)))
 
     async def _conclude_if_lost(self) -> None:
         """End all branches once the candidates of all together have lost the patience."""
-        if not self._stagnation.lost:
+        if not self._patience.lost:
             return
-        for search in self._running:
-            if not search.course.state.concluded:
+        for driver in self._running:
+            if not driver.branch.state.concluded:
                 self.converged = True
-                await search.conclude("sweep")
+                await driver.conclude("sweep")
 
     @property
-    def _running(self) -> list[BranchSearch]:
-        return [search for search in self._searches if not search.course.state.finished]
+    def _running(self) -> list[BranchDriver]:
+        return [driver for driver in self._drivers if not driver.branch.state.finished]
 
 
 def sample_context(plan: SweepPlan) -> SampleContext:

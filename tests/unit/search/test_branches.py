@@ -326,7 +326,7 @@ async def test_the_last_wave_is_told_even_if_it_ends_while_a_duplicate_is_told(
 
     async def wait_for_the_last(trials: Sequence[Trial]) -> None:
         if [trial.number for trial in trials] == [22]:
-            while len(runs[0].ledger.records) < 3:  # noqa: ASYNC110  # a ledger tells nobody
+            while len(runs[0].ledger.records) < 3:  # noqa: ASYNC110  # a ledger observations nobody
                 await asyncio.sleep(0)
 
     sampler.on_tell = wait_for_the_last
