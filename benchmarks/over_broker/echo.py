@@ -30,7 +30,7 @@ from aio_pika.abc import (
 from over_broker.ending import when_told
 from over_broker.load import BODY_BYTES
 from spica_async.bus.port import QueueSpec
-from spica_async.bus.rabbitmq.declaring import queue_declaration
+from spica_async.bus.rabbitmq.declaring import declare
 
 MOST_IN_FLIGHT: Final = 64
 _BODY: Final = bytes(BODY_BYTES)
@@ -60,7 +60,7 @@ class Echo:
         """Declare both queues and take answers while the context is open."""
         async with _connected(url, style) as (publishing, connection):
             for spec in (requests, answers):
-                await queue_declaration(spec)(publishing, passive=False)
+                await declare(publishing, spec)
             echo = cls(publishing, requests.name, answers.name)
             await _consume(connection, answers.name, echo._take, prefetch=MOST_IN_FLIGHT)
             yield echo

@@ -10,16 +10,13 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from enum import Enum, auto
 
 from spica_async.bus.inbox import MOST_UNREAD, Inbox, Unread
 from spica_async.bus.port import (
-    AlreadySettledError,
     Consumer,
     DeadLetter,
     DeadLetterReason,
     Delivery,
-    DeliveryLostError,
     Event,
     Message,
     QueueConflictError,
@@ -30,7 +27,7 @@ from spica_async.bus.port import (
     UnroutableError,
     check_size,
 )
-from spica_async.bus.topics import topic_matches
+from spica_async.bus.settling import SettledOnce, Settlement
 
 
 class MemoryBus:
@@ -108,7 +105,7 @@ class MemoryBus:
         check_size(message)
         event = Event(topic, message)
         for inbox, pattern in self._subscribers.items():
-            if topic_matches(pattern, topic):
+            if _topic_matches(pattern.split("."), topic.split(".")):
                 inbox.put(event, len(message.body))
 
     @asynccontextmanager
@@ -204,15 +201,16 @@ class _Queue:
         self._stop_taking(consumer)
         self._lose(consumer, list(consumer.unsettled))
 
-    def settle(self, delivery: _MemoryDelivery, state: _State) -> None:
-        consumer = delivery.consumer
+    def settle(
+        self, consumer: _Consumer, delivery: _MemoryDelivery, settlement: Settlement
+    ) -> None:
         had_room = consumer.has_room
         consumer.unsettled.remove(delivery)
         if consumer.has_room and not had_room:
             self._with_room.append(consumer)
-        if state is _State.RETURNED:
+        if settlement is Settlement.RETURNED:
             self._take_back([delivery.entry])
-        elif state is _State.REJECTED:
+        elif settlement is Settlement.REJECTED:
             self._dead_letter(delivery.entry, DeadLetterReason.REJECTED)
         self._hand_out()
 
@@ -225,7 +223,7 @@ class _Queue:
 
     def _lose(self, consumer: _Consumer, deliveries: Sequence[_MemoryDelivery]) -> None:
         for delivery in deliveries:
-            delivery.state = _State.LOST
+            delivery.is_lost = True
             consumer.unsettled.remove(delivery)
         self._take_back([delivery.entry for delivery in deliveries])
         self._hand_out()
@@ -288,52 +286,31 @@ class _Consumer:
         """Lose what is held or unread, since the queue is gone."""
         self._inbox.clear()
         for delivery in self.unsettled:
-            delivery.state = _State.LOST
+            delivery.is_lost = True
         self.unsettled.clear()
 
 
-class _State(Enum):
-    """The life of a delivery: from unsettled to one of the others, once."""
+class _MemoryDelivery(SettledOnce):
+    """Implements `spica_async.bus.port.Delivery`."""
 
-    UNSETTLED = auto()
-    ACKED = auto()
-    RETURNED = auto()
-    REJECTED = auto()
-    LOST = auto()
+    is_lost = False
 
-
-class _MemoryDelivery:
     def __init__(self, entry: _Entry, consumer: _Consumer) -> None:
+        super().__init__(entry.message, consumer.queue.spec.name)
         self.entry = entry
-        self.consumer = consumer
-        self.state = _State.UNSETTLED
-        self._delivery_count = entry.delivery_count
+        self.delivery_count = entry.delivery_count
+        self.dead_letter = entry.dead_letter
+        self._consumer = consumer
 
-    @property
-    def message(self) -> Message:
-        return self.entry.message
+    async def _carry_out(self, settlement: Settlement) -> None:
+        self._consumer.queue.settle(self._consumer, self, settlement)
 
-    @property
-    def delivery_count(self) -> int:
-        return self._delivery_count
 
-    @property
-    def dead_letter(self) -> DeadLetter | None:
-        return self.entry.dead_letter
-
-    async def ack(self) -> None:
-        self._settle(_State.ACKED)
-
-    async def nack(self, *, requeue: bool) -> None:
-        self._settle(_State.RETURNED if requeue else _State.REJECTED)
-
-    def _settle(self, state: _State) -> None:
-        if self.state is state:
-            return
-        message = f"message {self.message.message_id} of {self.consumer.queue.spec.name}"
-        if self.state is _State.LOST:
-            raise DeliveryLostError(f"{message}: its consumer or its queue was lost")
-        if self.state is not _State.UNSETTLED:
-            raise AlreadySettledError(f"{message}: {self.state.name.lower()} before")
-        self.state = state
-        self.consumer.queue.settle(self, state)
+def _topic_matches(pattern: Sequence[str], topic: Sequence[str]) -> bool:
+    """Match words by AMQP's rules: `*` stands for one word, `#` for any number, none included."""
+    if not pattern:
+        return not topic
+    head, rest = pattern[0], pattern[1:]
+    if head == "#":
+        return any(_topic_matches(rest, topic[skipped:]) for skipped in range(len(topic) + 1))
+    return bool(topic) and head in ("*", topic[0]) and _topic_matches(rest, topic[1:])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
@@ -10,11 +10,7 @@ from typing import Literal
 from spica_async.bus.address import BrokerAddress
 from spica_async.bus.port import AccessRefusedError, BusUnavailableError, QueueSpec
 from spica_async.bus.rabbitmq.bus import DEFAULT_CONNECT_SECONDS
-from spica_async.bus.rabbitmq.declaring import (
-    Declaration,
-    exchange_declarations,
-    queue_declaration,
-)
+from spica_async.bus.rabbitmq.declaring import EXCHANGES, Spec, declare
 from spica_async.bus.rabbitmq.errors import (
     NotFoundError,
     OtherArgumentsError,
@@ -59,44 +55,40 @@ async def audit(
         address: of the broker.
         queues: each after its dead-letter queue.
         create: make what is missing.
-        connect_seconds: how long to wait for the connection.
+        connect_seconds: longest wait for the connection.
 
     Raises:
         AccessRefusedError: the broker refuses the user or the virtual host.
         BusUnavailableError: it could not be reached, or was lost meanwhile.
     """
+    specs: list[Spec] = [*EXCHANGES, *queues]
     async with Link.open(
         address, "spica-topology", lambda *_: None, connect_seconds=connect_seconds
     ) as link:
         try:
             return [
-                Finding(kind, name, *await _standing(link, declare, create=create))
-                for kind, name, declare in _subjects(queues)
+                Finding(
+                    "queue" if isinstance(spec, QueueSpec) else "exchange",
+                    spec.name,
+                    *await _standing(link, spec, create=create),
+                )
+                for spec in specs
             ]
         except TransientError as error:
             raise BusUnavailableError(f"{address}: {error}") from error
 
 
-def _subjects(
-    queues: Iterable[QueueSpec],
-) -> Iterator[tuple[Literal["exchange", "queue"], str, Declaration]]:
-    for name, declaration in exchange_declarations():
-        yield "exchange", name, declaration
-    for spec in queues:
-        yield "queue", spec.name, queue_declaration(spec)
-
-
-async def _standing(link: Link, declare: Declaration, *, create: bool) -> tuple[Standing, str]:
+async def _standing(link: Link, spec: Spec, *, create: bool) -> tuple[Standing, str]:
     try:
         if not create:
-            await _ask(link, declare, passive=True)
+            await _ask(link, spec, passive=True)
     except NotFoundError:
         return Standing.MISSING, ""
     except AccessRefusedError as error:
         return Standing.NO_RIGHT, str(error)
     try:
         # Of what exists this only compares the arguments.
-        await _ask(link, declare, passive=False)
+        await _ask(link, spec, passive=False)
     except OtherArgumentsError as error:
         return Standing.OTHER_ARGUMENTS, str(error)
     except AccessRefusedError as error:
@@ -104,11 +96,11 @@ async def _standing(link: Link, declare: Declaration, *, create: bool) -> tuple[
     return Standing.OK, ""
 
 
-async def _ask(link: Link, declare: Declaration, *, passive: bool) -> None:
+async def _ask(link: Link, spec: Spec, *, passive: bool) -> None:
     # Each on a channel of its own, since a refusal closes it.
     channel = await link.open_channel()
     try:
         with translated():
-            await declare(channel, passive=passive)
+            await declare(channel, spec, passive=passive)
     finally:
         await close_channel(channel)

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from typing import Final, Self, TypeVar
+from weakref import WeakValueDictionary
 
 import structlog
 from aio_pika.abc import AbstractChannel
@@ -28,14 +29,10 @@ from spica_async.bus.port import (
     UnroutableError,
     check_size,
 )
-from spica_async.bus.rabbitmq.channels import KeyedLocks, ReusedChannel
+from spica_async.bus.rabbitmq.channels import ReusedChannel
 from spica_async.bus.rabbitmq.consumer import consuming
-from spica_async.bus.rabbitmq.declaring import (
-    Declaration,
-    exchange_declarations,
-    queue_declaration,
-)
-from spica_async.bus.rabbitmq.delivery import properties, read_message
+from spica_async.bus.rabbitmq.declaring import EXCHANGES, Spec, declare
+from spica_async.bus.rabbitmq.delivery import read_message
 from spica_async.bus.rabbitmq.errors import (
     NotFoundError,
     OtherArgumentsError,
@@ -90,7 +87,7 @@ class RabbitBus:
         self._control = ReusedChannel(publishing, confirms=True, prepare=self.declare_exchanges)
         self._admin = ReusedChannel(consuming, confirms=False)
         self._admin_turn = asyncio.Lock()
-        self._same_id = KeyedLocks()
+        self._same_id: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     @classmethod
     @asynccontextmanager
@@ -153,8 +150,8 @@ class RabbitBus:
             AccessRefusedError: one does not exist and this user may not make it.
             QueueConflictError: one is of another kind.
         """
-        for name, declaration in exchange_declarations():
-            await self._declare(f"exchange {name}", declaration)
+        for exchange in EXCHANGES:
+            await self._declare(f"exchange {exchange.name}", exchange)
 
     async def declare_queue(self, spec: QueueSpec) -> None:
         """See `Bus.declare_queue`.
@@ -163,7 +160,7 @@ class RabbitBus:
         """
         if spec.dead_letter_queue is not None:
             await self.queue_status(spec.dead_letter_queue)
-        await self._declare(f"queue {spec.name}", queue_declaration(spec))
+        await self._declare(f"queue {spec.name}", spec)
 
     async def delete_queue(self, queue: str) -> None:
         """See `Bus.delete_queue`."""
@@ -188,22 +185,10 @@ class RabbitBus:
         if not 0 < len(queue.encode()) <= _MOST_NAME_BYTES:
             raise UnroutableError(f"{what}: no queue can be called {queue[:40]!r}")
 
-        async def try_to_publish() -> None:
-            channel = await (await self._work.get()).get_underlay_channel()
-            with translated():
-                await channel.basic_publish(
-                    message.body,
-                    routing_key=queue,
-                    properties=properties(message, persistent=True),
-                    mandatory=True,
-                    # The broker's confirmation is waited for, which says more.
-                    wait=False,  # type: ignore[call-arg]  # missing from the abstract class alone
-                )
-
+        send = partial(self._work.send, message, routing_key=queue, persistent=True, mandatory=True)
         try:
-            # The library tells returned messages apart by their ids alone.
-            async with self._same_id.held(message.message_id):
-                await self._persistently(try_to_publish, f"publishing {what}")
+            async with self._alone(message):
+                await self._persistently(send, f"publishing {what}")
         except ReturnedError as error:
             raise UnroutableError(f"{what}: there is no queue {queue}") from error
 
@@ -221,9 +206,7 @@ class RabbitBus:
         """See `Bus.publish_event`; unless it is confirmed, it fails at once when we are cut off."""
         check_size(message)
         if confirmed:
-            tell = partial(self._tell, self._control, EVENTS_EXCHANGE, topic, message)
-            async with self._same_id.held(message.message_id):
-                await self._persistently(partial(tell, persistent=True), f"event {topic}")
+            await self._send_to(EVENTS_EXCHANGE, message, f"event {topic}", topic, persistent=True)
             return
         if not self._publishing.is_connected:
             raise BusUnavailableError(f"event {topic}: the broker is away")
@@ -232,7 +215,9 @@ class RabbitBus:
             # is given up while it opens would never be had.
             await self._events.get()
             async with asyncio.timeout(_EVENT_SECONDS):
-                await self._tell(self._events, EVENTS_EXCHANGE, topic, message)
+                await self._events.send(
+                    message, exchange=EVENTS_EXCHANGE, routing_key=topic, persistent=False
+                )
         except (TimeoutError, TransientError) as error:
             raise BusUnavailableError(f"event {topic}: the broker takes nothing") from error
 
@@ -251,11 +236,7 @@ class RabbitBus:
     async def broadcast(self, message: Message) -> None:
         """See `Bus.broadcast`."""
         check_size(message)
-        async with self._same_id.held(message.message_id):
-            await self._persistently(
-                lambda: self._tell(self._control, CONTROL_EXCHANGE, "", message),
-                f"broadcasting {message.type}",
-            )
+        await self._send_to(CONTROL_EXCHANGE, message, f"broadcasting {message.type}")
 
     def listen(self) -> AbstractAsyncContextManager[Subscription[Message]]:
         """See `Bus.listen`."""
@@ -269,30 +250,35 @@ class RabbitBus:
             patience_seconds=self._patience_seconds,
         )
 
-    async def _tell(
+    async def _send_to(
         self,
-        through: ReusedChannel,
         exchange: str,
-        topic: str,
         message: Message,
+        doing: str,
+        topic: str = "",
         *,
         persistent: bool = False,
     ) -> None:
-        channel = await (await through.get()).get_underlay_channel()
-        with translated():
-            await channel.basic_publish(
-                message.body,
-                exchange=exchange,
-                routing_key=topic,
-                properties=properties(message, persistent=persistent),
-            )
+        send = partial(
+            self._control.send,
+            message,
+            exchange=exchange,
+            routing_key=topic,
+            persistent=persistent,
+        )
+        async with self._alone(message):
+            await self._persistently(send, doing)
 
-    async def _declare(self, what: str, declare: Declaration) -> None:
+    def _alone(self, message: Message) -> asyncio.Lock:
+        """Keeps messages of one id apart: by it alone the library tells returned ones apart."""
+        return self._same_id.setdefault(message.message_id, asyncio.Lock())
+
+    async def _declare(self, what: str, spec: Spec) -> None:
         try:
-            await self._ask(f"declaring {what}", partial(declare, passive=False))
+            await self._ask(f"declaring {what}", partial(declare, spec=spec))
         except AccessRefusedError:
             try:
-                await self._ask(f"looking for {what}", partial(declare, passive=True))
+                await self._ask(f"looking for {what}", partial(declare, spec=spec, passive=True))
             except NotFoundError:
                 raise AccessRefusedError(
                     f"{what} does not exist, and this user may not declare it"

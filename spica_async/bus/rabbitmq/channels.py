@@ -1,16 +1,21 @@
-"""Channels that are used again and again, and what must not happen at once on one of them."""
+"""Channels to publish on, opened again when they were closed, and channels to consume on."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
+from typing import Any, Self
 
 import structlog
-from aio_pika.abc import AbstractChannel
+from aio_pika.abc import AbstractChannel, DeliveryMode
+from aiormq.abc import DeliveredMessage
+from pamqp.commands import Basic
 
-from spica_async.bus.rabbitmq.errors import explanation
-from spica_async.bus.rabbitmq.link import Link
+from spica_async.bus.port import Message
+from spica_async.bus.rabbitmq.errors import explanation, translated
+from spica_async.bus.rabbitmq.link import Link, close_channel
 
 log = structlog.get_logger(__name__)
 
@@ -51,29 +56,124 @@ class ReusedChannel:
                 self._channel.close_callbacks.add(_log_end)
             return self._channel
 
+    async def send(
+        self,
+        message: Message,
+        *,
+        exchange: str = "",
+        routing_key: str,
+        persistent: bool,
+        mandatory: bool = False,
+    ) -> None:
+        """Publish a message, and wait for its confirmation if the channel has any.
+
+        Raises:
+            ReturnedError: it is mandatory, and in no queue.
+            TransientError: it may or may not have gone through.
+        """
+        channel = await (await self.get()).get_underlay_channel()
+        with translated():
+            await channel.basic_publish(
+                message.body,
+                exchange=exchange,
+                routing_key=routing_key,
+                properties=properties(message, persistent=persistent),
+                mandatory=mandatory,
+                # For the socket to take it; a confirmation says more.
+                wait=not self._confirms,  # type: ignore[call-arg]  # missing from the abstract class alone
+            )
+
+
+def properties(message: Message, *, persistent: bool) -> Basic.Properties:
+    """What goes with the body of a message."""
+    return Basic.Properties(
+        content_type="application/json",
+        delivery_mode=DeliveryMode.PERSISTENT if persistent else DeliveryMode.NOT_PERSISTENT,
+        message_id=message.message_id,
+        message_type=message.type,
+        reply_to=message.reply_to,
+    )
+
 
 def _log_end(_: object, error: BaseException | None) -> None:
     if error is not None:
         log.debug("bus.channel_closed", why=explanation(error))
 
 
-class KeyedLocks:
-    """One lock per key, for as long as somebody holds or wants it."""
+class ConsumerChannel:
+    """A channel with one consumer on it; what came by it can be settled until it ends.
 
-    def __init__(self) -> None:
-        self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
+    Attributes:
+        unsettled: deliveries that came by it and are not settled yet.
+    """
 
+    def __init__(self, channel: AbstractChannel) -> None:
+        self.unsettled = 0
+        self.channel = channel
+        self._ended = asyncio.Event()
+
+    @classmethod
     @asynccontextmanager
-    async def held(self, key: str) -> AsyncIterator[None]:
-        """Hold the key's lock while the context is open."""
-        lock, users = self._locks.get(key, (asyncio.Lock(), 0))
-        self._locks[key] = (lock, users + 1)
+    async def opened(cls, link: Link, on_end: Callable[[str], None]) -> AsyncIterator[Self]:
+        """Open a channel, which is closed again if the context that sets it up fails.
+
+        Args:
+            link: the connection.
+            on_end: called with the reason if it ends without being closed here.
+
+        Raises:
+            TransientError: the connection or the channel was lost meanwhile.
+        """
+        channel = await link.open_channel()
+        opened = cls(channel)
+
+        def end(why: str) -> None:
+            if not opened.has_ended:
+                opened._ended.set()
+                on_end(why)
+
         try:
-            async with lock:
-                yield
-        finally:
-            lock, users = self._locks[key]
-            if users == 1:
-                del self._locks[key]
-            else:
-                self._locks[key] = (lock, users - 1)
+            with translated():
+                underlay = await channel.get_underlay_channel()
+                underlay.on_consumer_cancel_callbacks.add(lambda _: end("its queue was deleted"))
+                channel.close_callbacks.add(
+                    lambda _, error: end("closed" if error is None else explanation(error))
+                )
+                yield opened
+        except BaseException:
+            await opened.close()
+            raise
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it delivers and settles nothing any more."""
+        return self._ended.is_set()
+
+    async def consume(
+        self,
+        queue: str,
+        deliver: Callable[[DeliveredMessage], Coroutine[Any, Any, None]],
+        *,
+        no_ack: bool = False,
+    ) -> str:
+        """Begin to consume a queue; returns the consumer's tag."""
+        underlay = await self.channel.get_underlay_channel()
+        consuming = await underlay.basic_consume(queue, deliver, no_ack=no_ack)
+        return str(consuming.consumer_tag)
+
+    async def ends_within(self, seconds: float) -> bool:
+        """Wait until it has ended, or for `seconds` to twice that, at random.
+
+        The consumers of a fleet began together and should not all do the same at once.
+        """
+        try:
+            async with asyncio.timeout(seconds * random.uniform(1, 2)):  # noqa: S311 - no secret
+                await self._ended.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def close(self) -> None:
+        """Close it, which gives back what is unsettled."""
+        self._ended.set()
+        await close_channel(self.channel)

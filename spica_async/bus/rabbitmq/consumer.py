@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
 
 import structlog
-from aio_pika.abc import AbstractChannel
 from aiormq.abc import DeliveredMessage
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 
@@ -21,16 +19,16 @@ from spica_async.bus.port import (
     QueueNotFoundError,
 )
 from spica_async.bus.rabbitmq.background import in_background
-from spica_async.bus.rabbitmq.delivery import ChannelLife, RabbitDelivery
+from spica_async.bus.rabbitmq.channels import ConsumerChannel
+from spica_async.bus.rabbitmq.delivery import RabbitDelivery
 from spica_async.bus.rabbitmq.errors import (
     NotFoundError,
     OtherArgumentsError,
     TransientError,
-    explanation,
     patience,
     translated,
 )
-from spica_async.bus.rabbitmq.link import Link, close_channel, pauses
+from spica_async.bus.rabbitmq.link import Link, pauses
 
 log = structlog.get_logger(__name__)
 
@@ -71,10 +69,8 @@ class RabbitConsumer:
         self._inbox: Inbox[RabbitDelivery] = Inbox()
         self._late: list[RabbitDelivery] = []
         self._stopped = asyncio.Event()
-        self._channel: AbstractChannel | None = None
+        self._channel: ConsumerChannel | None = None
         self._tag: str | None = None
-        self._life = ChannelLife(ended=True)
-        self._ended = asyncio.Event()
         self._log = log.bind(queue=queue)
 
     def __aiter__(self) -> AsyncIterator[Delivery]:
@@ -93,7 +89,7 @@ class RabbitConsumer:
         if self._channel is not None and tag is not None:
             try:
                 with translated():
-                    underlay = await self._channel.get_underlay_channel()
+                    underlay = await self._channel.channel.get_underlay_channel()
                     await underlay.basic_cancel(tag)
             except TransientError:
                 return  # Everything is given back by that already.
@@ -124,11 +120,11 @@ class RabbitConsumer:
         again = AsyncRetrying(
             wait=pauses(),
             retry=retry_if_exception_type((TransientError, NotFoundError)),
-            before_sleep=self._tell_missing,
+            before_sleep=self._log_missing_queue,
         )
-        while True:
-            refreshing = not await self._wait_for_end()
-            if refreshing and (self._life.unsettled or self._life.ended):
+        while self._channel is not None:
+            refreshing = not await self._channel.ends_within(_REFRESH_SECONDS)
+            if refreshing and (self._channel.unsettled or self._channel.has_ended):
                 continue
             if self._stopped.is_set():
                 return
@@ -148,67 +144,40 @@ class RabbitConsumer:
             if not refreshing:
                 self._log.info("bus.consuming_again")
 
-    async def _wait_for_end(self) -> bool:
-        try:
-            # Not all at once: those of a fleet began together.
-            async with asyncio.timeout(_REFRESH_SECONDS * random.uniform(1, 2)):  # noqa: S311 - no secret
-                await self._ended.wait()
-        except TimeoutError:
-            return False
-        return True
-
     async def close(self) -> None:
         """Give back what is unsettled."""
         await self._drop_channel()
         self._inbox.close()
 
     async def _consume(self) -> None:
-        channel = await self._link.open_channel()
-        life = ChannelLife()
+        def log_end(why: str) -> None:
+            self._log.warning("bus.consumer_lost", why=why)
 
-        def end(why: str) -> None:
-            if not life.ended:
-                life.ended = True
-                self._log.warning("bus.consumer_lost", why=why)
-                self._ended.set()
+        async with ConsumerChannel.opened(self._link, log_end) as channel:
 
-        async def deliver(incoming: DeliveredMessage) -> None:
-            if life.ended:
-                return  # The channel is about to close, which gives the message back.
-            delivery = RabbitDelivery(self._queue, life, incoming)
-            if self._stopped.is_set():
-                self._late.append(delivery)
-            else:
-                self._inbox.put(delivery)
+            async def deliver(incoming: DeliveredMessage) -> None:
+                if channel.has_ended:
+                    return  # It is about to close, which gives the message back.
+                delivery = RabbitDelivery(self._queue, channel, incoming)
+                if self._stopped.is_set():
+                    self._late.append(delivery)
+                else:
+                    self._inbox.put(delivery)
 
-        self._ended.clear()
-        try:
-            with translated():
-                await channel.set_qos(prefetch_count=self._prefetch)
-                underlay = await channel.get_underlay_channel()
-                underlay.on_consumer_cancel_callbacks.add(lambda _: end("its queue was deleted"))
-                channel.close_callbacks.add(
-                    lambda _, error: end("closed" if error is None else explanation(error))
-                )
-                # Before the answer: the first deliveries may come along with it.
-                self._life, self._channel = life, channel
-                consuming = await underlay.basic_consume(self._queue, deliver)
-                self._tag = consuming.consumer_tag
-        except BaseException:
-            life.ended = True
-            await close_channel(channel)
-            raise
+            await channel.channel.set_qos(prefetch_count=self._prefetch)
+            # Before the answer: the first deliveries may come along with it.
+            self._channel = channel
+            self._tag = await channel.consume(self._queue, deliver)
 
     async def _drop_channel(self) -> None:
-        self._life.ended = True
+        channel, self._channel = self._channel, None
+        self._tag = None
+        if channel is not None:
+            await channel.close()
         self._inbox.clear()
         self._late.clear()
-        self._tag = None
-        if self._channel is not None:
-            channel, self._channel = self._channel, None
-            await close_channel(channel)
 
-    def _tell_missing(self, attempt: RetryCallState) -> None:
+    def _log_missing_queue(self, attempt: RetryCallState) -> None:
         outcome = attempt.outcome
         error = None if outcome is None else outcome.exception()
         if attempt.attempt_number == 1 and isinstance(error, NotFoundError):

@@ -1,10 +1,9 @@
-"""The arguments with which queues and exchanges are declared, by whoever does it."""
+"""The arguments with which queues and exchanges are declared."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import partial
-from typing import Any, Final, Protocol
+from dataclasses import dataclass
+from typing import Any, Final
 
 from aio_pika import ExchangeType
 from aio_pika.abc import AbstractChannel
@@ -12,37 +11,31 @@ from aio_pika.abc import AbstractChannel
 from spica_async.bus.port import QueueSpec
 from spica_async.bus.topology import CONTROL_EXCHANGE, EVENTS_EXCHANGE
 
-_EXCHANGES: Final = ((EVENTS_EXCHANGE, ExchangeType.TOPIC), (CONTROL_EXCHANGE, ExchangeType.FANOUT))
+
+@dataclass(frozen=True, slots=True)
+class ExchangeSpec:
+    """A durable exchange."""
+
+    name: str
+    kind: ExchangeType
 
 
-class Declaration(Protocol):
-    """Declares one queue or exchange on a channel, or only asks whether it exists."""
+Spec = QueueSpec | ExchangeSpec
 
-    async def __call__(self, channel: AbstractChannel, *, passive: bool) -> None:
-        """Declare it, unless `passive`: then ask."""
-
-
-def exchange_declarations() -> Iterator[tuple[str, Declaration]]:
-    """The name of each exchange, and how it is declared."""
-    for name, kind in _EXCHANGES:
-        yield name, partial(_declare_exchange, name, kind)
+EXCHANGES: Final = (
+    ExchangeSpec(EVENTS_EXCHANGE, ExchangeType.TOPIC),
+    ExchangeSpec(CONTROL_EXCHANGE, ExchangeType.FANOUT),
+)
 
 
-def queue_declaration(spec: QueueSpec) -> Declaration:
-    """How a queue is declared that does what the specification says."""
-    return partial(_declare_queue, spec)
-
-
-async def _declare_exchange(
-    name: str, kind: ExchangeType, channel: AbstractChannel, *, passive: bool
-) -> None:
-    await channel.declare_exchange(name, kind, durable=True, passive=passive)
-
-
-async def _declare_queue(spec: QueueSpec, channel: AbstractChannel, *, passive: bool) -> None:
-    await channel.declare_queue(
-        spec.name, durable=True, passive=passive, arguments=_queue_arguments(spec)
-    )
+async def declare(channel: AbstractChannel, spec: Spec, *, passive: bool = False) -> None:
+    """Declare a queue or an exchange; if `passive`, only ask whether it exists."""
+    if isinstance(spec, ExchangeSpec):
+        await channel.declare_exchange(spec.name, spec.kind, durable=True, passive=passive)
+    else:
+        await channel.declare_queue(
+            spec.name, durable=True, passive=passive, arguments=_queue_arguments(spec)
+        )
 
 
 def _queue_arguments(spec: QueueSpec) -> dict[str, Any]:

@@ -2,35 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from enum import Enum, auto
+from collections.abc import Mapping
 from typing import Any
 
 from aiormq.abc import DeliveredMessage
-from pamqp.commands import Basic
 
 from spica_async.bus.port import (
-    AlreadySettledError,
     DeadLetter,
     DeadLetterReason,
     DeliveryLostError,
     Message,
 )
+from spica_async.bus.rabbitmq.channels import ConsumerChannel
 from spica_async.bus.rabbitmq.errors import TransientError, translated
-
-_PERSISTENT, _TRANSIENT = 2, 1
-
-
-def properties(message: Message, *, persistent: bool) -> Basic.Properties:
-    """What goes beside the body of a message."""
-    return Basic.Properties(
-        content_type="application/json",
-        delivery_mode=_PERSISTENT if persistent else _TRANSIENT,
-        message_id=message.message_id,
-        message_type=message.type,
-        reply_to=message.reply_to,
-    )
+from spica_async.bus.settling import SettledOnce, Settlement
 
 
 def read_message(incoming: DeliveredMessage) -> Message:
@@ -44,36 +29,21 @@ def read_message(incoming: DeliveredMessage) -> Message:
     )
 
 
-@dataclass(slots=True)
-class ChannelLife:
-    """Whether deliveries of a channel can still be settled, and how many wait for that."""
+class RabbitDelivery(SettledOnce):
+    """Implements `spica_async.bus.port.Delivery`.
 
-    ended: bool = False
-    unsettled: int = 0
+    Args:
+        queue: that it came from.
+        channel: that it came by; it can be settled on no other.
+        incoming: as the library has it.
+    """
 
-
-class _State(Enum):
-    UNSETTLED = auto()
-    ACKED = auto()
-    RETURNED = auto()
-    REJECTED = auto()
-
-
-class RabbitDelivery:
-    """Implements `spica_async.bus.port.Delivery`."""
-
-    def __init__(self, queue: str, life: ChannelLife, incoming: DeliveredMessage) -> None:
-        self._queue = queue
-        self._life = life
+    def __init__(self, queue: str, channel: ConsumerChannel, incoming: DeliveredMessage) -> None:
+        super().__init__(read_message(incoming), queue)
+        self._channel = channel
         self._incoming = incoming
-        self._message = read_message(incoming)
-        self._state = _State.UNSETTLED
-        life.unsettled += 1
-
-    @property
-    def message(self) -> Message:
-        """See `Delivery.message`."""
-        return self._message
+        self._headers: Mapping[str, Any] = incoming.header.properties.headers or {}
+        channel.unsettled += 1
 
     @property
     def delivery_count(self) -> int:
@@ -87,46 +57,24 @@ class RabbitDelivery:
         return last_death(self._headers)
 
     @property
-    def _headers(self) -> Mapping[str, Any]:
-        return self._incoming.header.properties.headers or {}
-
-    @property
-    def _tag(self) -> int:
-        tag = self._incoming.delivery_tag
-        assert tag is not None  # noqa: S101 - for the type checker; it was delivered
-        return tag
-
-    @property
     def is_lost(self) -> bool:
-        """Whether its channel is gone, and it is delivered again to whoever takes it then."""
-        return self._life.ended
+        """See `SettledOnce.is_lost`."""
+        return self._channel.has_ended
 
-    async def ack(self) -> None:
-        """See `Delivery.ack`."""
-        channel, tag = self._incoming.channel, self._tag
-        await self._settle(_State.ACKED, lambda: channel.basic_ack(tag, wait=False))
-
-    async def nack(self, *, requeue: bool) -> None:
-        """See `Delivery.nack`."""
-        state = _State.RETURNED if requeue else _State.REJECTED
-        channel, tag = self._incoming.channel, self._tag
-        await self._settle(state, lambda: channel.basic_nack(tag, requeue=requeue, wait=False))
-
-    async def _settle(self, state: _State, settle: Callable[[], Awaitable[None]]) -> None:
-        if self._state is state:
-            return
-        what = f"message {self._message.message_id} of {self._queue}"
-        if self._state is not _State.UNSETTLED:
-            raise AlreadySettledError(f"{what}: {self._state.name.lower()} before")
-        if self._life.ended:
-            raise DeliveryLostError(f"{what}: its consumer or its queue was lost")
+    async def _carry_out(self, settlement: Settlement) -> None:
+        channel, tag = self._incoming.channel, self._incoming.delivery_tag
+        assert tag is not None  # noqa: S101 - for the type checker; it was delivered
         try:
             with translated():
-                await settle()
+                if settlement is Settlement.ACKED:
+                    await channel.basic_ack(tag, wait=False)
+                else:
+                    requeue = settlement is Settlement.RETURNED
+                    await channel.basic_nack(tag, requeue=requeue, wait=False)
         except TransientError as error:
+            what = f"message {self.message.message_id} of {self._queue}"
             raise DeliveryLostError(f"{what}: {error}") from error
-        self._state = state
-        self._life.unsettled -= 1
+        self._channel.unsettled -= 1
 
 
 def last_death(headers: Mapping[str, Any]) -> DeadLetter | None:

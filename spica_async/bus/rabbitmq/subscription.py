@@ -1,31 +1,27 @@
-"""What is told to everybody, read through a queue of one's own that lives with its connection."""
+"""Events and broadcasts, read through a queue of this process alone."""
 
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Final, Generic, TypeVar
 from uuid import uuid4
 
 import structlog
-from aio_pika.abc import AbstractChannel
 from aiormq.abc import DeliveredMessage
 from tenacity import AsyncRetrying, retry_if_exception_type
 
 from spica_async.bus.inbox import Inbox, Unread
 from spica_async.bus.port import Subscription
 from spica_async.bus.rabbitmq.background import in_background
-from spica_async.bus.rabbitmq.delivery import ChannelLife
+from spica_async.bus.rabbitmq.channels import ConsumerChannel
 from spica_async.bus.rabbitmq.errors import (
     NotFoundError,
     TransientError,
-    explanation,
     patience,
-    translated,
 )
-from spica_async.bus.rabbitmq.link import Link, close_channel, pauses
+from spica_async.bus.rabbitmq.link import Link, pauses
 
 ItemT = TypeVar("ItemT")
 
@@ -81,9 +77,7 @@ class _Subscription(Generic[ItemT]):
         self._pattern = pattern
         self._queue_prefix = queue_prefix
         self._read = read
-        self._channel: AbstractChannel | None = None
-        self._life = ChannelLife(ended=True)
-        self._ended = asyncio.Event()
+        self._channel: ConsumerChannel | None = None
         self._heard_at = 0.0
 
     async def attach(self) -> None:
@@ -108,61 +102,37 @@ class _Subscription(Generic[ItemT]):
     async def _wait_for_reason(self) -> None:
         """Wait until the channel has ended, or nothing was heard for suspiciously long."""
         time = asyncio.get_running_loop().time
-        while True:
-            try:
-                # Not all at once: those of a fleet began together.
-                async with asyncio.timeout(_QUIET_SECONDS * random.uniform(1, 2)):  # noqa: S311 - no secret
-                    await self._ended.wait()
-            except TimeoutError:
-                if time() - self._heard_at < _QUIET_SECONDS:
-                    continue
-            return
+        while self._channel is not None and not await self._channel.ends_within(_QUIET_SECONDS):
+            if time() - self._heard_at >= _QUIET_SECONDS:
+                return
 
     async def _attach(self) -> None:
-        channel = await self._link.open_channel()
-        life = ChannelLife()
+        def log_end(why: str) -> None:
+            log.info("bus.subscription_lost", exchange=self._exchange, why=why)
 
-        def end(why: str) -> None:
-            if not life.ended:
-                life.ended = True
-                log.info("bus.subscription_lost", exchange=self._exchange, why=why)
-                self._ended.set()
-
-        self._ended.clear()
-        try:
-            with translated():
-                queue = await channel.declare_queue(
-                    # A new name each time: the broker may not have noticed the end of the old one.
-                    f"{self._queue_prefix}.{uuid4().hex[:12]}",
-                    exclusive=True,
-                    auto_delete=True,
-                    # For while we take nothing at all. What we have taken is bounded by the inbox:
-                    # without acknowledgements the broker counts it no more.
-                    arguments={
-                        "x-max-length": self._unread.messages,
-                        "x-max-length-bytes": self._unread.bytes,
-                    },
-                )
-                await queue.bind(self._exchange, self._pattern)
-                underlay = await channel.get_underlay_channel()
-                underlay.on_consumer_cancel_callbacks.add(lambda _: end("its queue was deleted"))
-                channel.close_callbacks.add(
-                    lambda _, error: end("closed" if error is None else explanation(error))
-                )
-                await underlay.basic_consume(queue.name, self._deliver, no_ack=True)
-        except BaseException:
-            life.ended = True
-            await close_channel(channel)
-            raise
+        async with ConsumerChannel.opened(self._link, log_end) as channel:
+            queue = await channel.channel.declare_queue(
+                # A new name each time: the broker may not have noticed the end of the old one.
+                f"{self._queue_prefix}.{uuid4().hex[:12]}",
+                exclusive=True,
+                auto_delete=True,
+                # For while we take nothing at all. What we have taken is bounded by the inbox:
+                # without acknowledgements the broker counts it no more.
+                arguments={
+                    "x-max-length": self._unread.messages,
+                    "x-max-length-bytes": self._unread.bytes,
+                },
+            )
+            await queue.bind(self._exchange, self._pattern)
+            await channel.consume(queue.name, self._deliver, no_ack=True)
         await self._leave_channel()
-        self._channel, self._life = channel, life
+        self._channel = channel
         self._heard_at = asyncio.get_running_loop().time()
 
     async def _leave_channel(self) -> None:
-        self._life.ended = True
-        if self._channel is not None:
-            channel, self._channel = self._channel, None
-            await close_channel(channel)
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            await channel.close()
 
     async def _deliver(self, incoming: DeliveredMessage) -> None:
         self._heard_at = asyncio.get_running_loop().time()
