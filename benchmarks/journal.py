@@ -54,6 +54,7 @@ from spica_async.report.folder_writer import FolderWriter
 from spica_async.search.events.pending import PendingEvents
 from spica_async.search.fact_log import FactLog, NoLog, ResultT, SweepLog
 from spica_async.search.past_runs import PastRuns
+from spica_async.search.stopping import SweepStop
 from spica_async.search.sweep import Sweep
 from spica_async.service.http.app import make_app
 from spica_async.service.http.server import serve
@@ -174,9 +175,9 @@ async def opened(
 
 async def run(sweep: Sweep, replay_seconds: float, stop_at: int | None = None) -> None:
     """Run a sweep to its end, or until it has found so many."""
-    stop = asyncio.Event()
+    stop = SweepStop()
     ledger = Ledger()
-    ledger.on_record = lambda _: stop.set() if len(ledger.records) == stop_at else None
+    ledger.on_record = lambda _: stop.request() if len(ledger.records) == stop_at else None
     object.__setattr__(sweep, "display", ledger)
     async with worked_bus(replay_seconds) as bus:
         await sweep.run(bus, stop)

@@ -126,8 +126,8 @@ async def _work(address: BrokerAddress, options: WorkerOptions, interrupts: Inte
         private_queues=f"spica.worker.{options.name}",
         on_state=_log_state,
     ) as bus:
-        interrupts.can_stop = True
-        await run_worker(bus, options, interrupts.stop)
+        interrupts.stop.ready()
+        await run_worker(bus, options, interrupts.stop.requested)
 
 
 def _log_state(state: BusState, why: str) -> None:

@@ -38,6 +38,7 @@ from spica_async.processes.signals import Interrupts
 from spica_async.report.folder_writer import FolderWriter
 from spica_async.report.screen import Display, ProgressConsole, showing
 from spica_async.report.tables import print_view, result_view
+from spica_async.search.stopping import SweepStop
 from spica_async.service.jobs import Job, NewJob, ResumedJob, check_root
 from spica_async.service.local_worker import local_worker
 from spica_async.service.run_sweep import RunContext, run_job
@@ -211,9 +212,9 @@ def _slots(options: RunOptions, *, parallel_evals: int) -> int:
 
 
 async def _run(job: Job, options: RunOptions, slots: int, display: Display) -> SweepResult:
-    interrupts = Interrupts()
+    stop = SweepStop(grace_seconds=options.grace_seconds)
     # The last one is the end of the terminal.
-    interrupts.listen(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    Interrupts(stop).listen(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     async with AsyncExitStack() as stack:
         # Before the plan, so that what is wrong with the broker shows at once.
         bus = await stack.enter_async_context(
@@ -227,21 +228,16 @@ async def _run(job: Job, options: RunOptions, slots: int, display: Display) -> S
             display.planning(f"starting {slots} replay slots")
             return _working(options.broker, bus, _worker(options, slots, plan, folder))
 
-        def on_search() -> None:
-            interrupts.can_stop = True
-
         cache = await stack.enter_async_context(opened_cache(cache_place(options.journal.where)))
         context = RunContext(
             bus=bus,
             broker=options.broker,
             display=display,
-            grace_seconds=options.grace_seconds,
             cache=cache,
             use_cache=options.use_cache,
             tells_events=options.broker is not None,
-            on_search=on_search,
         )
-        return await run_job(job, context, interrupts.stop, companion=companion)
+        return await run_job(job, context, stop, companion=companion)
 
 
 def _worker(

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Final, Literal, Protocol
+from typing import Final, Protocol
 
 import structlog
 
@@ -43,10 +43,8 @@ from spica_async.search.branches import Branches, Observer
 from spica_async.search.events.pending import PendingEvents
 from spica_async.search.fact_log import FactLog
 from spica_async.search.past_runs import MEMORY_BUS, PastRuns
+from spica_async.search.stopping import SweepStop
 from spica_async.space.branch import BranchSpace
-
-StoppedAs = Literal["interrupted", "cancelled", "paused", "queued"]
-"""What a sweep is that was told to stop; one that is queued goes on by itself."""
 
 _KEPT_RANKS: Final = 100
 """Of the ranking or the front, in the journal."""
@@ -78,16 +76,12 @@ class Sweep:
         fingerprint: of the same, by which requests find their workers.
         planning_seconds: what the plan took.
         log: takes its facts.
-        grace_seconds: after a stop, for evaluations that run to bring their result.
         past: what earlier runs have come to.
         owner: who runs it, as its log says.
         bus_name: of the bus that it is run over.
         share: of the slots that several sweeps have; none: they are this one's alone.
-        stopped_as: the status of a sweep that is told to stop.
         events: tells others of it; none: nobody asks.
         reuse: answers what was measured before; none: nothing does.
-        waits_for_bus: whether it is queued again, and has not failed, when the bus is away.
-        on_search: called when a stop is heeded from then on.
     """
 
     sweep_id: str
@@ -99,16 +93,12 @@ class Sweep:
     fingerprint: str
     planning_seconds: float
     log: FactLog
-    grace_seconds: float = 0.0
     past: PastRuns = field(default_factory=PastRuns)
     owner: str = ""
     bus_name: str = MEMORY_BUS
     share: Share | None = None
-    stopped_as: Callable[[], StoppedAs] = lambda: "interrupted"
     events: PendingEvents | None = None
     reuse: Reuse | None = None
-    waits_for_bus: bool = False
-    on_search: Callable[[], None] = lambda: None
 
     async def ended(self, end: Ended) -> SweepResult:
         """The result of a sweep that has ended, written once more.
@@ -137,12 +127,12 @@ class Sweep:
     async def run(
         self,
         bus: Bus,
-        stop: asyncio.Event,
+        stop: SweepStop,
         *,
         companion: AbstractAsyncContextManager[None] | None = None,
         spent_seconds: float = 0.0,
     ) -> SweepResult:
-        """Search until every branch has ended, `stop` is set or `max_seconds` are up.
+        """Search until every branch has ended, a stop is requested or `max_seconds` are up.
 
         However this ends, what was found until then is written. After a stop nothing new is sent
         out, and what runs is waited for as long as the grace allows; to cancel this is to stop
@@ -171,7 +161,7 @@ class Sweep:
     async def _run(
         self,
         bus: Bus,
-        stop: asyncio.Event,
+        stop: SweepStop,
         companion: AbstractAsyncContextManager[None],
         spent_seconds: float,
     ) -> SweepResult:
@@ -353,7 +343,7 @@ class _Run:
     """
 
     def __init__(
-        self, sweep: Sweep, search: Branches, stop: asyncio.Event, elapsed: Callable[[], float]
+        self, sweep: Sweep, search: Branches, stop: SweepStop, elapsed: Callable[[], float]
     ) -> None:
         self._sweep = sweep
         self._search = search
@@ -377,17 +367,17 @@ class _Run:
                 # Unless it is written that we have left, whoever goes on with the sweep takes over
                 # what is under way, or has done so already.
                 evaluations.announces_leaving = False
-                self._sweep.on_search()
+                self._stop.ready()
                 try:
                     cut_short = await self._search_on(evaluations)
                 except asyncio.CancelledError:
-                    if self._stop.is_set():
+                    if self._stop.requested.is_set():
                         await self._end_at_once()
                     raise
                 return await shielded(self._end(cut_short), patience_seconds=_LAST_SECONDS)
         except asyncio.CancelledError as error:
             if not self._is_ending:
-                await self._end_at_once(None if self._stop.is_set() else error)
+                await self._end_at_once(None if self._stop.requested.is_set() else error)
             raise
         except Exception as error:
             # Only out here it shows what has broken off the search.
@@ -429,9 +419,9 @@ class _Run:
                 Ended(at=at, result=kept), lambda: None, status=result.status
             )
             return
-        waits = self._sweep.waits_for_bus and isinstance(failure, BusUnavailableError)
+        waits = self._stop.requeues and isinstance(failure, BusUnavailableError)
         failed = failure is not None and not waits
-        status = "queued" if waits else "failed" if failed else self._sweep.stopped_as()
+        status = "queued" if waits else "failed" if failed else self._stop.status
         why = result.reason if failure is None else _why(failure)
         stopped = Stopped(
             at=at,
@@ -453,11 +443,11 @@ class _Run:
         left = None if limit is None else max(0.0, limit - self._elapsed())
         async with asyncio.TaskGroup() as group:
             searching = group.create_task(self._search.run(self._sweep.open_proposer, evaluations))
-            stopping = group.create_task(self._stop.wait())
+            stopping = group.create_task(self._stop.requested.wait())
             ended, _ = await asyncio.wait(
                 {searching, stopping}, timeout=left, return_when=asyncio.FIRST_COMPLETED
             )
-            if not searching.done() and self._sweep.grace_seconds > 0:
+            if not searching.done() and self._stop.grace_seconds > 0:
                 await self._wind_down(evaluations)
             searching.cancel()
             stopping.cancel()
@@ -465,13 +455,13 @@ class _Run:
 
     async def _wind_down(self, evaluations: Evaluations) -> None:
         try:
-            async with asyncio.timeout(self._sweep.grace_seconds):
+            async with asyncio.timeout(self._stop.grace_seconds):
                 evaluating = self._search.stop()
-                await evaluations.cancel(self._sweep.grace_seconds)
+                await evaluations.cancel(self._stop.grace_seconds)
                 if evaluating:
                     await asyncio.wait(evaluating)
         except TimeoutError:
-            log.info("coordinator.grace_ended", seconds=self._sweep.grace_seconds)
+            log.info("coordinator.grace_ended", seconds=self._stop.grace_seconds)
         except BusError as error:
             log.warning("coordinator.cancelled_unheard", error=str(error))
 

@@ -299,7 +299,7 @@ class SweepManager:
             if not is_a_commands and await self._journal.wish(sweep_id, wish):
                 running = self.runner.running.get(sweep_id)
                 if running is not None:
-                    running.end(wanted)
+                    running.stop.request_status(wanted)
                 self.runner.wake()
                 break
         return await self._summary(sweep_id)

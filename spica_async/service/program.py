@@ -197,7 +197,7 @@ async def _serve(
     *,
     journal: Journal,
 ) -> None:
-    stop = interrupts.stop
+    stop = interrupts.stop.requested
     app = make_app(manager, options.http)
     metrics: Metrics = app.state.metrics
     async with (
@@ -215,7 +215,7 @@ async def _serve(
             if options.keep_days is not None:
                 retiring = keep_retiring(journal, keep_days=options.keep_days)
                 helping.append(group.create_task(retiring))
-            interrupts.can_stop = True
+            interrupts.stop.ready()
             await manager.run(stop)
             say("all sweeps are at rest")
             for helper in helping:

@@ -26,7 +26,8 @@ from spica_async.processes.threads import with_files
 from spica_async.report.folder_writer import FolderWriter
 from spica_async.report.screen import Display
 from spica_async.search.past_runs import MEMORY_BUS, PastRuns
-from spica_async.search.sweep import StoppedAs, Sweep
+from spica_async.search.stopping import SweepStop
+from spica_async.search.sweep import Sweep
 from spica_async.service.jobs import Job, check_same, planned_fact, unknown_model
 from spica_async.service.outbox import outbox_of
 from spica_async.traces.serve import TraceServer
@@ -43,44 +44,36 @@ class RunContext:
         bus: that workers listen to.
         broker: behind the bus; none for one in memory.
         display: shows what happens.
-        grace_seconds: after a stop, for evaluations that run to bring their result.
         cache: of what was measured before, by this sweep or any other.
         use_cache: whether it answers; it is told in any case.
         share: of the slots that several sweeps have; none: they are this sweep's alone.
         traces: serves the sweep's trace to workers; none: a server of its own does.
-        stopped_as: the status of a sweep that is told to stop.
         tells_events: whether the events of the sweep are published on the bus meanwhile.
-        waits_for_bus: whether a sweep is queued again, and has not failed, when the bus is away.
-        on_search: called when a stop is heeded from then on; until then only cancelling ends it.
     """
 
     bus: Bus
     broker: BrokerOptions | None
     display: Display
-    grace_seconds: float
     cache: ResultCache
     use_cache: bool
     share: Share | None = None
     traces: TraceServer | None = None
-    stopped_as: Callable[[], StoppedAs] = lambda: "interrupted"
     tells_events: bool = False
-    waits_for_bus: bool = False
-    on_search: Callable[[], None] = lambda: None
 
 
 async def run_job(
     job: Job,
     context: RunContext,
-    stop: asyncio.Event,
+    stop: SweepStop,
     *,
     companion: Companion = lambda _plan, _folder: nullcontext(),
 ) -> SweepResult:
-    """Plan a sweep and search until it ends or `stop` is set.
+    """Plan a sweep and search until it ends or a stop is requested.
 
     Args:
         job: the sweep.
         context: what it is run with.
-        stop: ends it in good order.
+        stop: ends it.
         companion: open while the sweep is searched; what goes wrong with it ends the sweep.
 
     Raises:
@@ -138,12 +131,10 @@ async def run_job(
             fingerprint=fingerprint,
             planning_seconds=planning_seconds,
             log=opened.log,
-            grace_seconds=context.grace_seconds,
             past=past,
             owner=opened.owner,
             bus_name=str(broker.address) if broker is not None else MEMORY_BUS,
             share=context.share,
-            stopped_as=context.stopped_as,
             events=opened.events,
             reuse=Reuse(
                 context.cache,
@@ -151,8 +142,6 @@ async def run_job(
                 answers=context.use_cache,
                 note=context.display.note,
             ),
-            waits_for_bus=context.waits_for_bus,
-            on_search=context.on_search,
         )
         if past.ended is not None:
             return await sweep.ended(past.ended)

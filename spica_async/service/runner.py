@@ -6,7 +6,7 @@ import asyncio
 import traceback
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -34,8 +34,9 @@ from spica_async.journal import (
 )
 from spica_async.journal.opening import config_of
 from spica_async.journal.owner import is_dead
+from spica_async.processes.stopping import StopState
 from spica_async.processes.threads import with_files
-from spica_async.search.sweep import StoppedAs
+from spica_async.search.stopping import StoppedStatus, SweepStop
 from spica_async.service.jobs import ResumedJob, SweepMovedError
 from spica_async.service.port import WrongStateError
 from spica_async.service.resting import let_rest
@@ -48,15 +49,9 @@ LOOK_SECONDS: Final = 1.0
 
 JOURNAL_AWAY: Final = "the journal is away"
 UNFINISHED: Final = ("queued", "running")
-WISHED: Final[dict[str, StoppedAs]] = {"pause": "paused", "cancel": "cancelled"}
+WISHED: Final[dict[str, StoppedStatus]] = {"pause": "paused", "cancel": "cancelled"}
 """What a sweep is once a wish is granted."""
 
-_WEIGHTS: Final[dict[StoppedAs, int]] = {
-    "queued": 0,
-    "interrupted": 1,
-    "paused": 2,
-    "cancelled": 3,
-}
 _FIRST_POSTPONEMENT_SECONDS: Final = 5.0
 _LONGEST_POSTPONEMENT_SECONDS: Final = 300.0
 _MOST_FUTILE_RUNS: Final = 10
@@ -95,32 +90,12 @@ class Running:
     Attributes:
         sweep_id: its name.
         watch: knows what it comes to.
-        stop: ends the search.
-        stopped_as: what it is to be then.
-        heeds_stop: whether it looks at `stop` by now.
-        cut_off: whether its task was cancelled, since it did not.
+        stop: ends it.
     """
 
     sweep_id: str
     watch: SweepWatch
-    stop: asyncio.Event = field(default_factory=asyncio.Event)
-    stopped_as: StoppedAs = "queued"
-    heeds_stop: bool = False
-    cut_off: bool = False
-    task: asyncio.Task[None] | None = None
-
-    def end(self, stopped_as: StoppedAs) -> None:
-        """Stop it; of several reasons the weightiest counts."""
-        if not self.stop.is_set() or _WEIGHTS[stopped_as] > _WEIGHTS[self.stopped_as]:
-            self.stopped_as = stopped_as
-        self.stop.set()
-        if self.task is not None and not self.heeds_stop and not self.cut_off:
-            self.cut_off = True
-            self.task.cancel()
-
-    def on_search(self) -> None:
-        """It looks at `stop` from now on."""
-        self.heeds_stop = True
+    stop: SweepStop
 
 
 class SweepRunner:
@@ -176,7 +151,7 @@ class SweepRunner:
             finally:
                 self.is_ending = True
                 for running in self.running.values():
-                    running.end("queued")
+                    running.stop.request_status("queued")
             # Until the last has ended somebody may want something else of it.
             while self.running:
                 await self._look_around(group)
@@ -246,7 +221,7 @@ class SweepRunner:
             if wanted is None:
                 continue  # For who is of the version that knows it.
             if running is not None:
-                running.end(wanted)
+                running.stop.request_status(wanted)
             elif row.status != "running" and is_left(row):
                 with suppress(SweepTakenError, WrongStateError, SweepUnknownError):
                     await let_rest(self._journal, row, wanted)
@@ -271,13 +246,16 @@ class SweepRunner:
                 continue
             sweep_id = row.sweep_id
             watch = SweepWatch(sweep_id, partial(self._on_fleet, sweep_id))
-            running = self.running[sweep_id] = Running(sweep_id, watch)
-            if (wanted := WISHED.get(row.wish or "")) is not None:
-                # Its coordinator has died: it is brought back to be left in good order.
-                running.heeds_stop = True
-                running.end(wanted)
-            running.task = group.create_task(self._run_one(running))
-            running.task.add_done_callback(partial(self._ended, sweep_id))
+            wanted = WISHED.get(row.wish or "")
+            # One whose coordinator has died is brought back to be left in good order.
+            state = StopState.PREPARING if wanted is None else StopState.WORKING
+            stop = SweepStop(state, grace_seconds=self._settings.grace_seconds, requeues=True)
+            if wanted is not None:
+                stop.request_status(wanted)
+            running = self.running[sweep_id] = Running(sweep_id, watch, stop)
+            task = group.create_task(self._run_one(running))
+            stop.attach(task)
+            task.add_done_callback(partial(self._ended, sweep_id))
 
     def _ended(self, sweep_id: str, _task: asyncio.Task[None]) -> None:
         del self.running[sweep_id]
@@ -293,7 +271,7 @@ class SweepRunner:
             self._postponed.pop(sweep_id, None)
         except asyncio.CancelledError:
             task = asyncio.current_task()
-            if not running.cut_off or task is None or task.uncancel() > 0:
+            if running.stop.state is not StopState.CUT_OFF or task is None or task.uncancel() > 0:
                 raise
             await self._leave(running)
         except (SweepMovedError, SweepUnknownError) as error:
@@ -329,14 +307,10 @@ class SweepRunner:
                 bus=self._bus,
                 broker=self._settings.broker,
                 display=running.watch,
-                grace_seconds=self._settings.grace_seconds,
                 cache=self._cache,
                 use_cache=row.use_cache,
                 share=share,
                 traces=self._settings.traces,
-                stopped_as=lambda: running.stopped_as,
-                waits_for_bus=True,
-                on_search=running.on_search,
             )
             try:
                 await run_job(job, context, running.stop)
@@ -348,8 +322,8 @@ class SweepRunner:
 
     async def _leave(self, running: Running) -> None:
         """Let one rest that was cut off before it was searched, unless the next daemon runs it."""
-        if running.stopped_as != "queued":
-            await self._let_rest(running.sweep_id, running.stopped_as)
+        if running.stop.status != "queued":
+            await self._let_rest(running.sweep_id, running.stop.status)
 
     async def _fail(self, sweep_id: str, reason: str) -> None:
         log.error("sweep.failed", sweep=sweep_id, reason=reason)

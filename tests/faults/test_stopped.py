@@ -21,7 +21,7 @@ async def test_what_runs_may_end_within_the_grace(
     async with sweeping(broker_vhost.url, tmp_path, grace_seconds=60) as sweep:
         held = await fates.until_held(2)
         await until(lambda: sweep.fleet.busy == 2, "the coordinator knows")
-        sweep.stop.set()
+        sweep.stop.request()
         await worker.logged("worker.sweep_cancelled")
         fates.release()
         result = await sweep.result()
@@ -41,7 +41,7 @@ async def test_what_still_runs_after_it_is_ended(
     workers.start()
     async with sweeping(broker_vhost.url, tmp_path, grace_seconds=grace_seconds) as sweep:
         held = await fates.until_held(2)
-        sweep.stop.set()
+        sweep.stop.request()
         result = await sweep.result()
     assert (result.status, sweep.records) == ("interrupted", [])
     await until(lambda: not fates.running, "their children are gone")
@@ -58,7 +58,7 @@ async def test_a_second_interrupt_ends_the_grace(
     async with sweeping(broker_vhost.url, tmp_path, grace_seconds=600) as sweep:
         await fates.until_held(2)
         await until(lambda: sweep.fleet.busy == 2, "the coordinator knows")
-        sweep.stop.set()
+        sweep.stop.request()
         await worker.logged("worker.sweep_cancelled")
         sweep.abort()
         with pytest.raises(asyncio.CancelledError):
@@ -76,7 +76,7 @@ async def test_without_a_broker_it_ends_all_the_same(
     async with sweeping(broker_vhost.url, tmp_path, grace_seconds=1) as sweep:
         await fates.until_held(2)
         await asyncio.to_thread(broker_vhost.node.kill)
-        sweep.stop.set()
+        sweep.stop.request()
         result = await sweep.result()
     assert (result.status, sweep.records) == ("interrupted", [])
     await asyncio.to_thread(broker_vhost.node.start)

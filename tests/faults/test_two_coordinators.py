@@ -76,7 +76,7 @@ async def test_one_is_killed_by_its_user_and_the_other_goes_on(
         sweeping(url, tmp_path, sweep_id="two") as two,
     ):
         await fates.until_held(4)
-        one.stop.set()
+        one.stop.request()
         assert (await one.result()).status == "interrupted"
         fates.release()
         result = await two.result()

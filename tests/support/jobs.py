@@ -16,6 +16,7 @@ from spica_async.bus.topology import declare, requests_queue
 from spica_async.evaluate.cache import NoCache
 from spica_async.journal import Journal
 from spica_async.journal.opening import JournalOptions, opened
+from spica_async.search.stopping import SweepStop
 from spica_async.service.jobs import Job, NewJob, ResumedJob
 from spica_async.service.run_sweep import Companion, RunContext, run_job
 from spica_async.service.watch import SweepWatch
@@ -36,14 +37,14 @@ def resumed(job: Job, options: JournalOptions, root: Path) -> ResumedJob:
 async def run(
     job: Job,
     bus: Bus,
-    stop: asyncio.Event | None = None,
+    stop: SweepStop | None = None,
     *,
     after: int | None = None,
     gate: asyncio.Semaphore | None = None,
     companion: Companion = lambda _plan, _folder: nullcontext(),
 ) -> SweepResult:
     """Run a sweep, up to so many answers if told so."""
-    stop = stop or asyncio.Event()
+    stop = stop or SweepStop(grace_seconds=5 if after else 0)
     await declare(bus, requests_queue(FINGERPRINT))
     worker = FakeWorker(bus, measure=succeed_or_fail, slots=2, gate=gate)
     watch = SweepWatch(job.sweep_id, lambda _: None)
@@ -51,7 +52,6 @@ async def run(
         bus=bus,
         broker=None,
         display=watch,
-        grace_seconds=5 if after else 0,
         cache=NoCache(),
         use_cache=False,
         tells_events=True,
@@ -61,7 +61,7 @@ async def run(
         while after is not None and len(watch.records) < after:  # noqa: ASYNC110  # as a user watches
             await asyncio.sleep(0.005)
         if after is not None:
-            stop.set()
+            stop.request()
 
     async with worker.running(), asyncio.TaskGroup() as group:
         group.create_task(stop_after())

@@ -17,6 +17,7 @@ from spica_async.bus.port import BusUnavailableError, Message
 from spica_async.errors import BusAwayError, first_cause
 from spica_async.journal.opening import JournalOptions, opened
 from spica_async.journal.sql import SqlJournal
+from spica_async.search.stopping import SweepStop
 from spica_async.service.jobs import Job
 
 
@@ -47,11 +48,11 @@ class Brake:
 async def test_who_is_told_to_end_while_the_start_is_written_ends_in_good_order(
     tmp_path: Path, options: JournalOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    brake, stop = Brake(monkeypatch, kind="started", after=0), asyncio.Event()
+    brake, stop = Brake(monkeypatch, kind="started", after=0), SweepStop()
     job = new(options, tmp_path)
     running = asyncio.ensure_future(run(job, MemoryBus(), stop))
     await brake.waits.wait()
-    stop.set()
+    stop.request()
     running.cancel()
     await asyncio.sleep(0.05)
     brake.released.set()
@@ -73,11 +74,11 @@ def measured_lines(folder: Path) -> int:
 async def test_what_is_measured_while_the_journal_is_slow_counts(
     tmp_path: Path, options: JournalOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    brake, stop = Brake(monkeypatch, after=2), asyncio.Event()
+    brake, stop = Brake(monkeypatch, after=2), SweepStop()
     job = new(options, tmp_path)
     running = asyncio.ensure_future(run(job, MemoryBus(), stop))
     await brake.waits.wait()
-    stop.set()
+    stop.request()
     await asyncio.sleep(0.2)
     assert not running.done()
     brake.released.set()
@@ -97,10 +98,10 @@ async def test_who_is_told_twice_to_end_writes_down_what_there_is(
     if again:
         await run(job, MemoryBus(), after=1)
         job = resumed(job, options, tmp_path)
-    brake, stop = Brake(monkeypatch, after=2), asyncio.Event()
+    brake, stop = Brake(monkeypatch, after=2), SweepStop()
     running = asyncio.ensure_future(run(job, MemoryBus(), stop))
     await brake.waits.wait()
-    stop.set()
+    stop.request()
     await asyncio.sleep(0.1)
     running.cancel()
     await asyncio.sleep(0.1)
@@ -123,11 +124,11 @@ async def test_a_journal_that_is_away_is_not_waited_for_by_who_is_told_twice(
 ) -> None:
     monkeypatch.setattr("spica_async.search.sweep._LAST_SECONDS", 0.3)
     monkeypatch.setattr("spica_async.search.fact_log._LAST_SECONDS", 0.3)
-    brake, stop = Brake(monkeypatch, after=2), asyncio.Event()
+    brake, stop = Brake(monkeypatch, after=2), SweepStop()
     job = new(options, tmp_path)
     running = asyncio.ensure_future(run(job, MemoryBus(), stop))
     await brake.waits.wait()
-    stop.set()
+    stop.request()
     await asyncio.sleep(0.1)
     running.cancel()
     async with asyncio.timeout(5):

@@ -27,6 +27,7 @@ from spica_async.plan.budget import enumerable_points
 from spica_async.plan.types import SweepPlan
 from spica_async.report.folder_writer import FolderWriter
 from spica_async.search.fact_log import NoLog
+from spica_async.search.stopping import SweepStop
 from spica_async.search.sweep import Sweep
 
 _ROUNDS: Final = 3
@@ -93,7 +94,7 @@ class RunningSweep:
         budget: how many candidates it is to evaluate.
         records: what it has told of so far, in order.
         states: of its bus, as they were told.
-        stop: what Ctrl-C sets.
+        stop: what Ctrl-C requests.
         bus: its own.
         folder: takes what it finds.
     """
@@ -104,7 +105,7 @@ class RunningSweep:
     folder: FolderWriter
     ledger: Ledger = field(default_factory=Ledger)
     states: list[BusState] = field(default_factory=list)
-    stop: asyncio.Event = field(default_factory=asyncio.Event)
+    stop: SweepStop = field(default_factory=SweepStop)
     _task: asyncio.Task[SweepResult] | None = None
 
     @property
@@ -191,7 +192,14 @@ async def sweeping(
                 on_state=lambda state, _: states.append(state),
             ) as bus,
         ):
-            running = RunningSweep(sweep_id, candidates, bus, results, states=states)
+            running = RunningSweep(
+                sweep_id,
+                candidates,
+                bus,
+                results,
+                states=states,
+                stop=SweepStop(grace_seconds=grace_seconds),
+            )
             sweep = Sweep(
                 sweep_id=sweep_id,
                 plan=found,
@@ -202,7 +210,6 @@ async def sweeping(
                 fingerprint=FINGERPRINT,
                 planning_seconds=0.0,
                 log=NoLog(),
-                grace_seconds=grace_seconds,
             )
             running._task = asyncio.create_task(sweep.run(bus, running.stop), name=sweep_id)
             try:

@@ -39,6 +39,7 @@ from spica_async.search import sweep as sweep_module
 from spica_async.search.events.pending import PendingEvents
 from spica_async.search.fact_log import SweepLog
 from spica_async.search.past_runs import MEMORY_BUS, PastRuns
+from spica_async.search.stopping import SweepStop
 from spica_async.search.sweep import Sweep
 
 FINGERPRINT: Final = "engine"
@@ -158,9 +159,11 @@ async def _run(command: Command) -> None:
             )
             await log.record(planned, lambda: None)
         bus = await stack.enter_async_context(_bus(command))
-        stop = asyncio.Event()
+        stop = SweepStop()
         ledger = Ledger()
-        ledger.on_record = lambda _: stop.set() if len(ledger.records) == command.stop_at else None
+        ledger.on_record = lambda _: (
+            stop.request() if len(ledger.records) == command.stop_at else None
+        )
         sweep = Sweep(
             sweep_id=command.sweep_id,
             plan=found,

@@ -31,9 +31,10 @@ async def interrupted(signals: int, *, can_stop: bool) -> tuple[bool, int]:
 
     async def work() -> None:
         interrupts.listen(NUMBER)
-        interrupts.can_stop = can_stop
+        if can_stop:
+            interrupts.stop.ready()
         os.kill(os.getpid(), NUMBER)
-        await interrupts.stop.wait()
+        await interrupts.stop.requested.wait()
         if signals > 1:
             os.kill(os.getpid(), NUMBER)
             await asyncio.Event().wait()
@@ -41,7 +42,7 @@ async def interrupted(signals: int, *, can_stop: bool) -> tuple[bool, int]:
     task = asyncio.create_task(work())
     ended, _ = await asyncio.wait([task], timeout=30)
     assert ended
-    assert interrupts.stop.is_set()
+    assert interrupts.stop.requested.is_set()
     return task.cancelled(), interrupts.exit_code
 
 
@@ -64,11 +65,11 @@ async def test_nohup_counts() -> None:
         interrupts = Interrupts()
         interrupts.listen(signal.SIGHUP, NUMBER)
         os.kill(os.getpid(), signal.SIGHUP)
-        interrupts.can_stop = True
+        interrupts.stop.ready()
         await asyncio.sleep(0.05)
-        assert not interrupts.stop.is_set()
+        assert not interrupts.stop.requested.is_set()
         os.kill(os.getpid(), NUMBER)
         async with asyncio.timeout(30):
-            await interrupts.stop.wait()
+            await interrupts.stop.requested.wait()
     finally:
         signal.signal(signal.SIGHUP, before)

@@ -36,6 +36,7 @@ from spica_async.report import folder_writer
 from spica_async.report.folder_writer import FolderWriter
 from spica_async.search.branches import Branches
 from spica_async.search.fact_log import NoLog
+from spica_async.search.stopping import SweepStop
 from spica_async.search.sweep import Sweep
 
 SAMPLES = 6
@@ -60,9 +61,7 @@ def make_sweep(
     plan = make_sweep_plan(config)
     assert [branch.distinct_selections for branch in plan.branches] == [SAMPLES]
 
-    def make(
-        display: Ledger, *, grace_seconds: float = 0.0, max_seconds: float | None = None
-    ) -> Sweep:
+    def make(display: Ledger, *, max_seconds: float | None = None) -> Sweep:
         limits = config.sweep.model_copy(update={"max_seconds": max_seconds})
         limited = config.model_copy(update={"sweep": limits})
         return Sweep(
@@ -75,7 +74,6 @@ def make_sweep(
             fingerprint="engine",
             planning_seconds=0.5,
             log=NoLog(),
-            grace_seconds=grace_seconds,
         )
 
     return make
@@ -111,7 +109,7 @@ async def test_a_sweep_that_ends_by_itself_is_no_interrupted_one(
     make_sweep: Callable[..., Sweep], folder: FolderWriter
 ) -> None:
     async with worked_bus() as bus:
-        result = await make_sweep(Ledger()).run(bus, asyncio.Event())
+        result = await make_sweep(Ledger()).run(bus, SweepStop())
     assert result.status == "exhausted"
     assert_kept(folder, SAMPLES, "exhausted")
 
@@ -128,7 +126,7 @@ async def test_what_was_found_is_kept_when_the_search_raises(
     ledger.on_record = fail
     async with worked_bus() as bus:
         with pytest.raises(ExceptionGroup) as caught:
-            await make_sweep(ledger).run(bus, asyncio.Event())
+            await make_sweep(ledger).run(bus, SweepStop())
     assert caught.group_contains(LookupError, match="the screen is gone")
     assert_kept(folder, 3, "interrupted")
 
@@ -138,7 +136,7 @@ async def test_what_was_found_is_kept_when_the_task_is_cancelled(
 ) -> None:
     ledger = Ledger()
     async with worked_bus() as bus:
-        running = asyncio.ensure_future(make_sweep(ledger).run(bus, asyncio.Event()))
+        running = asyncio.ensure_future(make_sweep(ledger).run(bus, SweepStop()))
 
         def cancel(_: CandidateRecord) -> None:
             if len(ledger.records) == 3:
@@ -175,7 +173,7 @@ async def test_what_is_in_flight_suits_the_workers_that_tell_of_themselves(
     )
     event = WorkerHeartbeat(source="one", data=status)
     async with worked_bus(gate=gate) as bus:
-        running = asyncio.ensure_future(make_sweep(Ledger()).run(bus, asyncio.Event()))
+        running = asyncio.ensure_future(make_sweep(Ledger()).run(bus, SweepStop()))
         await asyncio.sleep(0)
         message = Message(event.model_dump_json().encode(), event.id, event.type)
         await bus.publish_event(WORKER_HEARTBEAT_TOPIC, message)
@@ -188,12 +186,12 @@ async def test_what_is_in_flight_suits_the_workers_that_tell_of_themselves(
 async def test_a_stop_gives_what_was_found(
     make_sweep: Callable[..., Sweep], folder: FolderWriter
 ) -> None:
-    stop = asyncio.Event()
+    stop = SweepStop()
     ledger = Ledger()
 
     def ask_to_stop(_: CandidateRecord) -> None:
         if len(ledger.records) == 3:
-            stop.set()
+            stop.request()
 
     ledger.on_record = ask_to_stop
     async with worked_bus() as bus:
@@ -208,12 +206,12 @@ class Slowing:
 
     def __init__(self) -> None:
         self.gate = asyncio.Semaphore(3)
-        self.stop = asyncio.Event()
+        self.stop = SweepStop(grace_seconds=10.0)
         self.ledger = Ledger(on_record=self.stop_at_the_third)
 
     def stop_at_the_third(self, _: CandidateRecord) -> None:
         if len(self.ledger.records) == 3:
-            asyncio.get_running_loop().call_later(1.0, self.stop.set)
+            asyncio.get_running_loop().call_later(1.0, self.stop.request)
 
 
 def test_what_runs_at_a_stop_may_end_within_the_grace(
@@ -221,7 +219,7 @@ def test_what_runs_at_a_stop_may_end_within_the_grace(
 ) -> None:
     async def main() -> SweepResult:
         slowing = Slowing()
-        sweep = make_sweep(slowing.ledger, grace_seconds=10.0)
+        sweep = make_sweep(slowing.ledger)
         async with worked_bus(gate=slowing.gate) as bus:
             asyncio.get_running_loop().call_later(5.0, slowing.gate.release)
             result = await sweep.run(bus, slowing.stop)
@@ -238,7 +236,7 @@ def test_what_does_not_end_within_the_grace_is_given_up(
 ) -> None:
     async def main() -> None:
         slowing = Slowing()
-        sweep = make_sweep(slowing.ledger, grace_seconds=10.0)
+        sweep = make_sweep(slowing.ledger)
         async with worked_bus(gate=slowing.gate) as bus:
             await sweep.run(bus, slowing.stop)
         assert asyncio.get_running_loop().time() == 11.0
@@ -251,9 +249,9 @@ def test_a_stop_when_nothing_runs_needs_no_grace(
     make_sweep: Callable[..., Sweep], folder: FolderWriter
 ) -> None:
     async def main() -> None:
-        stop = asyncio.Event()
-        asyncio.get_running_loop().call_later(100.0, stop.set)
-        await make_sweep(Ledger(), grace_seconds=10.0).run(MemoryBus(), stop)
+        stop = SweepStop()
+        asyncio.get_running_loop().call_later(100.0, stop.request)
+        await make_sweep(Ledger()).run(MemoryBus(), stop)
         assert asyncio.get_running_loop().time() == 100.0
 
     run_in_virtual_time(main())
@@ -265,7 +263,7 @@ def test_a_second_interrupt_does_not_wait_for_the_grace(
 ) -> None:
     async def main() -> None:
         slowing = Slowing()
-        sweep = make_sweep(slowing.ledger, grace_seconds=10.0)
+        sweep = make_sweep(slowing.ledger)
         async with worked_bus(gate=slowing.gate) as bus:
             running = asyncio.ensure_future(sweep.run(bus, slowing.stop))
             asyncio.get_running_loop().call_later(3.0, running.cancel)
@@ -281,12 +279,12 @@ def test_a_sweep_that_ends_within_the_grace_has_ended_by_itself(
     make_sweep: Callable[..., Sweep], folder: FolderWriter
 ) -> None:
     async def main() -> SweepResult:
-        gate, stop, ledger = asyncio.Semaphore(SAMPLES - 1), asyncio.Event(), Ledger()
+        gate, stop, ledger = asyncio.Semaphore(SAMPLES - 1), SweepStop(grace_seconds=10.0), Ledger()
         loop = asyncio.get_running_loop()
         async with worked_bus(gate=gate) as bus:
-            loop.call_later(1.0, stop.set)
+            loop.call_later(1.0, stop.request)
             loop.call_later(2.0, gate.release)
-            return await make_sweep(ledger, grace_seconds=10.0).run(bus, stop)
+            return await make_sweep(ledger).run(bus, stop)
 
     assert run_in_virtual_time(main()).status == "exhausted"
     assert_kept(folder, SAMPLES, "exhausted")
@@ -320,7 +318,7 @@ async def test_a_failing_bus_ends_the_sweep_with_one_error_and_what_was_found(
 ) -> None:
     async with worked_bus(BreakingBus(4, error)) as bus:
         with pytest.raises(SpicaError) as caught:
-            await make_sweep(Ledger()).run(bus, asyncio.Event())
+            await make_sweep(Ledger()).run(bus, SweepStop())
     assert str(caught.value) == f"{error}; what was found, if anything, is in {folder.path}"
     found = len(lines(folder.path / "candidates.jsonl"))
     assert found >= 3
@@ -333,7 +331,7 @@ async def test_a_queue_of_somebody_else_ends_the_sweep_with_one_error(
     bus = MemoryBus()
     await bus.declare_queue(QueueSpec(requests_queue("engine").name))
     with pytest.raises(SpicaError, match="other arguments than ours"):
-        await make_sweep(Ledger()).run(bus, asyncio.Event())
+        await make_sweep(Ledger()).run(bus, SweepStop())
 
 
 def test_requests_that_were_sent_again_and_late_results_are_in_the_summary(
@@ -345,7 +343,7 @@ def test_requests_that_were_sent_again_and_late_results_are_in_the_summary(
         bus = MemoryBus()
         await declare(bus, requests_queue("engine"))
         async with LossyWorker(bus, "w", iter(faults), succeed).running():
-            return await make_sweep(Ledger()).run(bus, asyncio.Event())
+            return await make_sweep(Ledger()).run(bus, SweepStop())
 
     with capture_logs():
         tally = run_in_virtual_time(main()).tally
@@ -361,7 +359,7 @@ def test_the_display_hears_of_the_workers(make_sweep: Callable[..., Sweep]) -> N
         bus = MemoryBus()
         await declare(bus, requests_queue("engine"))
         async with LossyWorker(bus, "w", iter([]), succeed).running():
-            await make_sweep(ledger).run(bus, asyncio.Event())
+            await make_sweep(ledger).run(bus, SweepStop())
 
     run_in_virtual_time(main())
     assert [worker.name for worker in ledger.fleets[-1].workers] == ["w-0"]
@@ -375,8 +373,8 @@ def test_what_runs_when_the_time_is_up_gets_the_grace(
         gate = asyncio.Semaphore(3)
         async with worked_bus(gate=gate) as bus:
             asyncio.get_running_loop().call_later(5.0, gate.release)
-            sweep = make_sweep(Ledger(), grace_seconds=grace_seconds, max_seconds=2.0)
-            return await sweep.run(bus, asyncio.Event(), spent_seconds=0.5)
+            sweep = make_sweep(Ledger(), max_seconds=2.0)
+            return await sweep.run(bus, SweepStop(grace_seconds=grace_seconds), spent_seconds=0.5)
 
     result = run_in_virtual_time(run())
     assert result.status == "time_limit"
@@ -390,7 +388,7 @@ def test_a_sweep_ends_when_its_time_is_up(
         # Half a second went to the plan; three candidates are through when the rest is up.
         async with worked_bus(gate=asyncio.Semaphore(3)) as bus:
             return await make_sweep(Ledger(), max_seconds=2.0).run(
-                bus, asyncio.Event(), spent_seconds=0.5
+                bus, SweepStop(), spent_seconds=0.5
             )
 
     result = run_in_virtual_time(run())
@@ -407,7 +405,7 @@ def test_time_that_was_up_before_anything_was_measured_is_no_verdict_on_the_spac
     make_sweep: Callable[..., Sweep], folder: FolderWriter
 ) -> None:
     result = run_in_virtual_time(
-        make_sweep(Ledger(), max_seconds=2.0).run(MemoryBus(), asyncio.Event())
+        make_sweep(Ledger(), max_seconds=2.0).run(MemoryBus(), SweepStop())
     )
     assert result.status == "time_limit"
     assert_kept(folder, 0, "time_limit")
@@ -444,7 +442,7 @@ async def test_a_study_starts_with_the_plans_seeds(
     ledger = Ledger()
     sweep = replace(make_sweep(ledger), plan=replace(plan, seeds={"agg": seeds}))
     async with worked_bus() as bus:
-        await sweep.run(bus, asyncio.Event())
+        await sweep.run(bus, SweepStop())
     sources = [r.source for r in sorted(ledger.records, key=lambda record: record.number)]
     assert sources[:3] == ["optimizer", "warm_start", "warm_start"]
     async with sweep.open_proposer(plan.branches[0]) as proposer:

@@ -1,0 +1,81 @@
+"""How far a request to stop has come: one object that whoever asks and whoever works share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any, Final
+
+
+class StopState(StrEnum):
+    """How work stands to a request to stop it."""
+
+    PREPARING = "preparing"
+    """There is nothing to finish yet: a request cuts the work off."""
+    WORKING = "working"
+    """A request is looked at, and the work then ends in good order."""
+    STOPPING = "stopping"
+    """A stop was requested, and the work is ending in good order."""
+    CUT_OFF = "cut off"
+    """The task was cancelled, and ends as soon as it can."""
+
+
+TRANSITIONS: Final[Mapping[StopState, frozenset[StopState]]] = MappingProxyType(
+    {
+        StopState.PREPARING: frozenset({StopState.WORKING, StopState.CUT_OFF}),
+        StopState.WORKING: frozenset({StopState.STOPPING}),
+        StopState.STOPPING: frozenset({StopState.CUT_OFF}),
+        StopState.CUT_OFF: frozenset(),
+    }
+)
+
+
+class Stop:
+    """A request to stop one piece of work.
+
+    Args:
+        state: `WORKING` where the work is begun in order to be stopped in good order.
+
+    Attributes:
+        state: how far the request has come.
+        requested: set from the first request on; `request` and `cut_off` set it, nobody else.
+    """
+
+    def __init__(self, state: StopState = StopState.PREPARING) -> None:
+        self.state = state
+        self.requested = asyncio.Event()
+        self._task: asyncio.Task[Any] | None = None
+
+    def attach(self, task: asyncio.Task[Any]) -> None:
+        """Name the task that does the work; it is cancelled where the work is cut off."""
+        self._task = task
+
+    def ready(self) -> None:
+        """The work looks at `requested` from now on."""
+        if self.state is StopState.PREPARING:
+            self._move(StopState.WORKING)
+
+    def request(self) -> None:
+        """Have the work end: in good order if it is `ready`, else at once. Once is enough."""
+        if self.state is StopState.WORKING:
+            self._move(StopState.STOPPING)
+        elif self.state is StopState.PREPARING:
+            self.cut_off()
+        self.requested.set()
+
+    def cut_off(self) -> None:
+        """Have the work end at once; each call cancels its task."""
+        if self.state is StopState.WORKING:
+            self._move(StopState.STOPPING)
+        if self.state is not StopState.CUT_OFF:
+            self._move(StopState.CUT_OFF)
+        self.requested.set()
+        if self._task is not None:
+            self._task.cancel()
+
+    def _move(self, state: StopState) -> None:
+        if state not in TRANSITIONS[self.state]:
+            raise RuntimeError(f"a stop does not go from {self.state} to {state}")
+        self.state = state
