@@ -39,7 +39,7 @@ from synthetic.records import Records, digest_of
 
 from schemas.messages import EvaluationRequest, Measurement
 from spica_async.cli.logs import log_warnings_to_stderr
-from spica_async.evaluate import Evaluations
+from spica_async.evaluate import Evaluations, Fleet
 from spica_async.judge.verdict import study_objectives
 from spica_async.optimizer.profiles import open_sampler
 from spica_async.optimizer.proposals import Proposer, StudyProposer
@@ -184,9 +184,9 @@ async def carry_out(task: Task, log_folder: Path) -> Record:
     desk.behave = sleeping
     async with (
         desk.working(slots=task.slots, heartbeat_seconds=10),
-        Evaluations.open(
-            desk.bus, coordinator="sweep", fingerprint=FINGERPRINT, parallel=task.slots
-        ) as evaluations,
+        Evaluations(
+            desk.bus, Fleet(FINGERPRINT), coordinator="sweep", parallel=task.slots
+        ).open() as evaluations,
     ):
         search = Branches(
             sweep_id="sweep",

@@ -12,12 +12,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from support.broker import BrokerNode, VirtualHost
 from support.broker import why_missing as why_broker_missing
 from support.pki import make_pki
 from support.pki import why_missing as why_pki_missing
 from support.postgres import PostgresNode
 from support.postgres import why_missing as why_postgres_missing
+
+# How long an example takes depends on what else the machine does.
+settings.register_profile("spica", deadline=None)
+settings.load_profile("spica")
 
 
 def pytest_configure(config: pytest.Config) -> None:

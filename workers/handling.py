@@ -24,6 +24,7 @@ from schemas.messages import (
     Measurement,
     TraceLoad,
 )
+from spica_async.bus.counted import CountedWarnings
 from spica_async.bus.port import (
     AccessRefusedError,
     Bus,
@@ -41,7 +42,6 @@ from workers.own_data import check_own_data, with_model_folder
 from workers.port import EvaluationSlot, SlotOutcome, TraceProvider, UnavailableError
 from workers.presence import Identity, Presence, to_message
 from workers.requests import AddressedRequest, MalformedRequestError, parse_request
-from workers.tally import Tally
 
 _FRESH_FOR = timedelta(seconds=30)
 """Of a newer request nobody asks whether it is still awaited: that costs a millisecond."""
@@ -87,7 +87,7 @@ class Handler:
         traces: where children find traces; none: where the request says.
         holdings: what all slots hold.
         presence: is told what starts.
-        tally: counts what was out of order.
+        warnings: counts what was out of order.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Handler:
         traces: TraceProvider | None,
         holdings: Holdings,
         presence: Presence,
-        tally: Tally,
+        warnings: CountedWarnings,
     ) -> None:
         self._bus = bus
         self._identity = identity
@@ -109,7 +109,7 @@ class Handler:
         self._traces = traces
         self._holdings = holdings
         self._presence = presence
-        self._tally = tally
+        self._warnings = warnings
         self._ledger = Ledger()
         self._one_suspect = asyncio.Lock()
         self._log = log.bind(worker=identity.name)
@@ -123,7 +123,7 @@ class Handler:
         try:
             addressed = parse_request(delivery.message)
         except MalformedRequestError as error:
-            self._tally.add("malformed_message", error.kind, error=str(error))
+            self._warnings.add("malformed_message", error.kind, error=str(error))
             return Handled(Settlement.DEAD_LETTER)
         if await self._is_orphan(addressed, delivery.delivery_count):
             return Handled(Settlement.ACK)
@@ -138,7 +138,7 @@ class Handler:
             self._log.info("worker.evaluation_cancelled", evaluation=_id(addressed))
             return Handled(Settlement.ACK)
         except UnavailableError as error:
-            self._tally.add(error.cause, error=str(error))
+            self._warnings.add(error.cause, error=str(error))
             return Handled(Settlement.REQUEUE, trouble=str(error))
 
     async def _is_orphan(self, addressed: AddressedRequest, delivery_count: int) -> bool:
@@ -148,11 +148,11 @@ class Handler:
         try:
             await self._bus.queue_status(addressed.reply_to)
         except QueueNotFoundError as error:
-            self._tally.add("orphan_dropped", evaluation=_id(addressed), error=str(error))
+            self._warnings.add("orphan_dropped", evaluation=_id(addressed), error=str(error))
             return True
         except BusError as error:
             # Not knowing is no reason to stop: the result will tell.
-            self._tally.add("orphan_check_failed", error=str(error))
+            self._warnings.add("orphan_check_failed", error=str(error))
         return False
 
     async def _answer(
@@ -277,14 +277,14 @@ class Handler:
         except (UnroutableError, BusUnavailableError) as error:
             # The answer is kept: when the request comes again, here or elsewhere, its coordinator
             # has a queue again, or is known to have none.
-            self._tally.add("result_unpublished", evaluation=_id(addressed), error=str(error))
+            self._warnings.add("result_unpublished", evaluation=_id(addressed), error=str(error))
             return Handled(Settlement.REQUEUE)
         except AccessRefusedError as error:
             # That is this worker's fault, and no other's.
-            self._tally.add("result_unpublished", evaluation=_id(addressed), error=str(error))
+            self._warnings.add("result_unpublished", evaluation=_id(addressed), error=str(error))
             return Handled(Settlement.REQUEUE, trouble=f"may not send results: {error}")
         except BusError as error:
-            self._tally.add("result_refused", evaluation=_id(addressed), error=str(error))
+            self._warnings.add("result_refused", evaluation=_id(addressed), error=str(error))
             return Handled(Settlement.DEAD_LETTER)
         return Handled(Settlement.ACK)
 

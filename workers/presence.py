@@ -23,6 +23,7 @@ from schemas.events import (
     WorkerStatus,
 )
 from schemas.messages import EvaluationRequest
+from spica_async.bus.counted import CountedWarnings
 from spica_async.bus.port import Bus, BusError, Message
 from spica_async.bus.topology import (
     EVALUATION_STARTED_TOPIC,
@@ -30,7 +31,6 @@ from spica_async.bus.topology import (
     WORKER_JOINED_TOPIC,
     WORKER_LEFT_TOPIC,
 )
-from workers.tally import Tally
 
 _UNTOLD_STARTS = 2048
 _TELLING_SECONDS = 0.25
@@ -72,7 +72,7 @@ class Presence:
         slots: how many it has.
         held: tells the ids of the evaluations that it holds.
         interval_seconds: between heartbeats.
-        tally: counts what could not be told.
+        warnings: counts what could not be told.
     """
 
     def __init__(
@@ -83,14 +83,14 @@ class Presence:
         slots: int,
         held: Callable[[], list[str]],
         interval_seconds: float,
-        tally: Tally,
+        warnings: CountedWarnings,
     ) -> None:
         self._bus = bus
         self._identity = identity
         self._slots = slots
         self._held = held
         self._interval_seconds = interval_seconds
-        self._tally = tally
+        self._warnings = warnings
         self._state: WorkerState = "starting"
         self._retired: dict[int, str] = {}
         self._troubles: dict[int, str] = {}
@@ -151,7 +151,7 @@ class Presence:
             async with asyncio.timeout(_GOODBYE_SECONDS):
                 await self._tell(WORKER_LEFT_TOPIC, left)
         except TimeoutError:
-            self._tally.add("event_lost", error=f"no goodbye in {_GOODBYE_SECONDS:g} s")
+            self._warnings.add("event_lost", error=f"no goodbye in {_GOODBYE_SECONDS:g} s")
 
     def heartbeat_now(self) -> None:
         """Do not wait for the next heartbeat's time."""
@@ -161,7 +161,7 @@ class Presence:
     def evaluation_started(self, request: EvaluationRequest, slot: int) -> None:
         """Tell that an evaluation has a slot, a moment later and if it has it still."""
         if len(self._starts) == _UNTOLD_STARTS:
-            self._tally.add("event_lost", error=f"{_UNTOLD_STARTS} wait for the bus already")
+            self._warnings.add("event_lost", error=f"{_UNTOLD_STARTS} wait for the bus already")
         due = asyncio.get_running_loop().time() + _TELLING_SECONDS
         self._starts.append(_Start(request, slot, due))
         if len(self._starts) == 1:
@@ -214,7 +214,7 @@ class Presence:
         try:
             await self._bus.publish_event(topic, to_message(envelope))
         except BusError as error:
-            self._tally.add("event_lost", error=str(error))
+            self._warnings.add("event_lost", error=str(error))
 
 
 def to_message(envelope: Envelope[Any]) -> Message:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack
 
+from spica_async.bus.counted import CountedWarnings
 from spica_async.bus.port import (
     Bus,
     BusError,
@@ -22,7 +23,6 @@ from workers.handling import Handled, Handler, Settlement
 from workers.port import EvaluationSlot
 from workers.presence import Presence
 from workers.process import ChildStartError
-from workers.tally import Tally
 
 _QUEUE_PAUSE_SECONDS = 1.0
 
@@ -38,7 +38,7 @@ class SlotServer:
         pause_seconds: how long the slot takes nothing after a trouble.
         stopping: once set, nothing new is taken.
         presence: is told when the slot is ready or in trouble.
-        tally: counts what was out of order.
+        warnings: counts what was out of order.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class SlotServer:
         pause_seconds: float,
         stopping: asyncio.Event,
         presence: Presence,
-        tally: Tally,
+        warnings: CountedWarnings,
     ) -> None:
         self.slot = slot
         self.is_busy = False
@@ -62,7 +62,7 @@ class SlotServer:
         self._pause_seconds = pause_seconds
         self._stopping = stopping
         self._presence = presence
-        self._tally = tally
+        self._warnings = warnings
 
     async def run(self) -> None:
         """Serve; to cancel it kills what the slot runs and gives its request back.
@@ -87,7 +87,7 @@ class SlotServer:
                 return await closing.enter_async_context(self._bus.consume(self._queue, prefetch=1))
             except (QueueNotFoundError, BusUnavailableError) as error:
                 # It was there when the worker started; a consumer that is open waits, too.
-                self._tally.add("queue_unavailable", error=str(error))
+                self._warnings.add("queue_unavailable", error=str(error))
                 self._presence.slot_troubled(self.slot.index, str(error))
             await asyncio.sleep(_QUEUE_PAUSE_SECONDS)
 
@@ -128,7 +128,7 @@ class SlotServer:
         try:
             await consumer.stop()
         except BusError as error:
-            self._tally.add("consumer_lost", error=str(error))
+            self._warnings.add("consumer_lost", error=str(error))
 
     async def _settle(self, delivery: Delivery, settlement: Settlement) -> None:
         try:
@@ -138,4 +138,4 @@ class SlotServer:
                 await delivery.nack(requeue=settlement is Settlement.REQUEUE)
         except (DeliveryLostError, BusUnavailableError) as error:
             # It comes again, and is answered by what is known of it then.
-            self._tally.add("delivery_lost", error=str(error))
+            self._warnings.add("delivery_lost", error=str(error))

@@ -11,6 +11,7 @@ from typing import NoReturn
 import structlog
 
 from schemas.control import RollCall
+from spica_async.bus.counted import CountedWarnings
 from spica_async.bus.port import Bus, Message
 from spica_async.bus.topology import requests_queue
 from spica_async.engine.versions import engine_versions
@@ -24,7 +25,6 @@ from workers.process import ChildStartError
 from workers.serving import SlotServer
 from workers.settings import ChildSettings, default_slots, memory_share
 from workers.slot import Slot
-from workers.tally import Tally
 
 DEFAULT_HEARTBEAT_SECONDS = 10.0
 
@@ -84,7 +84,7 @@ class Supervisor:
         self._log = log.bind(worker=self.name)
         self._bus = bus
         self._queue = requests_queue(engine_fingerprint).name
-        self._tally = Tally(self._log)
+        self._warnings = CountedWarnings("worker", self._log)
         self._holdings = Holdings()
         self._presence = Presence(
             bus,
@@ -92,7 +92,7 @@ class Supervisor:
             slots=count,
             held=lambda: self._holdings.evaluation_ids,
             interval_seconds=heartbeat_seconds,
-            tally=self._tally,
+            warnings=self._warnings,
         )
         self._stopping = asyncio.Event()
         handler = Handler(
@@ -103,7 +103,7 @@ class Supervisor:
             traces=traces,
             holdings=self._holdings,
             presence=self._presence,
-            tally=self._tally,
+            warnings=self._warnings,
         )
         make_slot = make_slot or (lambda index: Slot(index, settings, limit))
         self._servers = tuple(
@@ -115,7 +115,7 @@ class Supervisor:
                 pause_seconds=trace_pause_seconds,
                 stopping=self._stopping,
                 presence=self._presence,
-                tally=self._tally,
+                warnings=self._warnings,
             )
             for index in range(count)
         )
@@ -132,7 +132,7 @@ class Supervisor:
     @property
     def oddities(self) -> Mapping[str, int]:
         """How often what was out of order, by kind, e.g. `malformed_message/invalid_body`."""
-        return self._tally.counts
+        return self._warnings.counts
 
     async def run(self) -> None:
         """Consume and evaluate until `stop` is called; may run once.
@@ -158,7 +158,7 @@ class Supervisor:
                     await self._presence.say_goodbye()
         finally:
             self._ended.set()
-            self._log.info("worker.ended", **self._tally.counts)
+            self._log.info("worker.ended", **self._warnings.counts)
 
     async def stop(self, drain_seconds: float) -> None:
         """Take nothing new, let evaluations go on for so long, give back the rest; then end.
@@ -185,9 +185,9 @@ class Supervisor:
             try:
                 order = parse_order(message)
             except UnknownOrderError as error:
-                self._tally.add("unknown_order", error=str(error))
+                self._warnings.add("unknown_order", error=str(error))
             except MalformedOrderError as error:
-                self._tally.add("malformed_order", error=str(error))
+                self._warnings.add("malformed_order", error=str(error))
             else:
                 if isinstance(order, RollCall):
                     self._presence.heartbeat_now()

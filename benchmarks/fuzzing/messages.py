@@ -49,6 +49,7 @@ from spica_async.bus.topology import (
     requests_queue,
     results_queue,
 )
+from spica_async.evaluate import Watch
 from spica_async.service.commands import Commands
 
 To = Literal["worker", "all workers", "results", "dead letters", "events", "daemon"]
@@ -153,7 +154,10 @@ async def _to_coordinator(case: Letter) -> str:
     """Send it to who waits for a result, and the result after it."""
     bus = MemoryBus()
     views: list[Any] = []
-    async with asking(bus, on_fleet=views.append, watch_seconds=0.01) as (evaluations, requests):
+    async with asking(bus, on_fleet=views.append, watch=Watch(every_seconds=0.01)) as (
+        evaluations,
+        requests,
+    ):
         waiting = asyncio.create_task(evaluations.evaluate(request("one")))
         taken = await anext(requests)
         match case.to:

@@ -15,7 +15,7 @@ from over_broker.coordinator import opened_bus
 from over_broker.figures import Figure
 from over_broker.fleet import FleetOptions, ready, running_fleet
 from over_broker.processes import Meter
-from spica_async.evaluate import Evaluations
+from spica_async.evaluate import Evaluations, Fleet
 from spica_async.optimizer.proposals import EnumeratedProposer, Proposer
 from spica_async.search.branches import Search
 from spica_async.search.fact_log import NoLog
@@ -42,9 +42,9 @@ async def measure(node: BrokerNode, *, quick: bool) -> list[Figure]:
     async with opened_bus(fleet.url, _FINGERPRINT) as bus:
         with running_fleet(fleet) as worker:
             await ready(bus, fleet, worker)
-            async with Evaluations.open(
-                bus, coordinator=_FINGERPRINT, fingerprint=_FINGERPRINT, parallel=_SLOTS
-            ) as evaluations:
+            async with Evaluations(
+                bus, Fleet(_FINGERPRINT), coordinator=_FINGERPRINT, parallel=_SLOTS
+            ).open() as evaluations:
                 search = Search(
                     sweep_id=_FINGERPRINT,
                     plan=sweep,

@@ -15,7 +15,7 @@ from spica_async.bus.address import BrokerAddress
 from spica_async.bus.port import Bus
 from spica_async.bus.rabbitmq import RabbitBus
 from spica_async.bus.topology import declare, requests_queue
-from spica_async.evaluate import Evaluations
+from spica_async.evaluate import Evaluations, Fleet
 
 
 @asynccontextmanager
@@ -45,14 +45,14 @@ async def empty_evaluations(
         if result.measurement.outcome != "feasible":
             raise RuntimeError(f"an empty evaluation failed: {result.measurement}")
 
-    async with Evaluations.open(
+    async with Evaluations(
         bus,
+        Fleet(fingerprint),
         coordinator=sweep,
-        fingerprint=fingerprint,
         parallel=parallel,
         # A display would take the views; making them is part of the cost.
         on_fleet=lambda _: None,
-    ) as evaluations:
+    ).open() as evaluations:
         yield evaluate
         if evaluations.resent or evaluations.discarded:
             print(

@@ -1,4 +1,4 @@
-"""What the coordinator makes of a message in the dead-letter queue."""
+"""Gives each request in the dead-letter queue its failure, so that nobody waits for a result."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from schemas.messages import (
     EvaluationRequested,
     EvaluationResult,
 )
+from spica_async.bus.counted import CountedWarnings
 from spica_async.bus.port import (
     AccessRefusedError,
     Bus,
@@ -26,9 +27,7 @@ from spica_async.bus.port import (
     MessageTooLargeError,
     UnroutableError,
 )
-from spica_async.evaluate.counting import CountedWarnings
-from spica_async.evaluate.incoming import acknowledge, failed_result
-from spica_async.evaluate.outgoing import Outgoing
+from spica_async.evaluate.messages import Outgoing, acknowledge, failed_result
 
 _VERDICTS: Final[dict[DeadLetterReason, tuple[Cause, str]]] = {
     DeadLetterReason.DELIVERY_LIMIT: (
@@ -109,17 +108,14 @@ def _verdict(request: EvaluationRequest, reason: DeadLetterReason) -> Evaluation
 
 
 class DeadLetters:
-    """Takes dead letters, our own and those of others, and sees to it that nobody waits in vain.
+    """Takes dead letters, and settles the evaluations of ours and of others that they asked for.
 
     Args:
         bus: where the other coordinators are.
-        outgoing: writes to other coordinators.
-        reply_to: the queue of our own results.
-        settle: takes the failure of a request of ours, or tells why nobody waits for it.
+        outgoing: writes our messages.
+        settle: takes the failure of a request of ours; returns why if nobody waits for it.
         lost: takes the id of a request of ours that the bus has dropped.
-
-    Attributes:
-        dropped: what ended here.
+        warnings: counts the letters that end here.
     """
 
     def __init__(
@@ -127,16 +123,15 @@ class DeadLetters:
         bus: Bus,
         *,
         outgoing: Outgoing,
-        reply_to: str,
         settle: Callable[[EvaluationResult], Awaitable[StrEnum | None]],
         lost: Callable[[str], None],
+        warnings: CountedWarnings,
     ) -> None:
-        self.dropped = CountedWarnings("coordinator.dead_letter_dropped")
         self._bus = bus
         self._outgoing = outgoing
-        self._reply_to = reply_to
         self._settle = settle
         self._lost = lost
+        self._warnings = warnings
 
     async def take(self, dead_letters: Consumer) -> None:
         """Take dead letters for good, each once: none is ever given back."""
@@ -144,12 +139,12 @@ class DeadLetters:
             try:
                 await self._handle(read_dead_letter(delivery))
             except UnwantedDeadLetterError as error:
-                self.dropped.add(error.kind, error=str(error))
+                self._warnings.add("dead_letter_dropped", error.kind, error=str(error))
             await acknowledge(delivery)
 
     async def _handle(self, dead: DeadRequest) -> None:
         evaluation_id = dead.request.evaluation_id
-        if dead.reply_to == self._reply_to:
+        if dead.reply_to == self._outgoing.reply_to:
             if dead.verdict is None:
                 self._lost(evaluation_id)
             elif (why := await self._settle(dead.verdict)) is not None:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Final, Self
 
 import structlog
 
 from schemas.messages import EvaluationRequest, EvaluationResult, Measurement
+from spica_async.bus.counted import CountedWarnings
 from spica_async.bus.port import Bus, BusError, BusUnavailableError, Consumer, Delivery, Message
 from spica_async.bus.topology import (
     DEAD_QUEUE,
@@ -21,19 +21,17 @@ from spica_async.bus.topology import (
     requests_queue,
     results_queue,
 )
-from spica_async.evaluate.counting import CountedWarnings
 from spica_async.evaluate.dead_letters import DeadLetters
-from spica_async.evaluate.fleet import Fleet, FleetView
-from spica_async.evaluate.fleet_watch import FleetWatch
-from spica_async.evaluate.incoming import (
+from spica_async.evaluate.fleet import Fleet, FleetView, FleetWatch
+from spica_async.evaluate.messages import (
     Discarded,
+    Outgoing,
     UnreadableResultError,
     acknowledge,
     failed_result,
     is_of_other_model,
     read_result,
 )
-from spica_async.evaluate.outgoing import Outgoing
 from spica_async.evaluate.sending import RequestSender
 from spica_async.evaluate.turns import Share
 
@@ -44,7 +42,7 @@ LOST_AFTER_SECONDS: Final = 30.0
 """A request that neither the queue nor a worker has for so long is sent again."""
 
 LEAVE_SECONDS: Final = 5.0
-"""What a goodbye may take."""
+"""The longest that announcing our leaving may take."""
 
 DEAD_LETTERS_AT_ONCE: Final = 4
 
@@ -57,25 +55,25 @@ class EvaluationGivenUpError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """An evaluation that somebody waits for.
+    """An evaluation that is waited for.
 
     Attributes:
-        sweep_id: of its sweep.
         result: None once it is given up.
         kept: set once the result is where it cannot be lost.
     """
 
-    sweep_id: str
-    result: asyncio.Future[EvaluationResult | None]
+    result: asyncio.Future[EvaluationResult | None] = field(
+        default_factory=lambda: asyncio.get_running_loop().create_future()
+    )
     kept: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
-    """What an earlier run of the sweep, which ended without a goodbye, has left on the bus.
+    """What an earlier run of the sweep, which ended without announcing it, has left on the bus.
 
     Attributes:
-        run: the number of this run, from 1; workers take no requests of one that said goodbye.
+        run: the number of this run, from 1; workers take no requests of one that has left.
         requested: evaluations whose requests were sent, and whose results may be on their way.
         ended: evaluations that have their result.
     """
@@ -85,6 +83,20 @@ class Earlier:
     ended: Collection[str] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """How requests are looked after.
+
+    Attributes:
+        every_seconds: between one look at the queues and the next.
+        lost_after_seconds: a request that neither the queue nor a worker has for so long is sent
+            again.
+    """
+
+    every_seconds: float = WATCH_SECONDS
+    lost_after_seconds: float = LOST_AFTER_SECONDS
+
+
 async def _do_nothing(*_: object) -> None:
     pass
 
@@ -92,132 +104,100 @@ async def _do_nothing(*_: object) -> None:
 class Evaluations:
     """The requests of one coordinator: in flight until their first result, then ended for good.
 
-    At most `parallel` requests are in flight; further ones wait their turn in order. Opened by
-    `open`, which tells of the parameters.
+    Args:
+        bus: that the workers are on.
+        fleet: the workers whose engine the requests are for; kept up to date while this is open.
+        coordinator: our name, which is the sweep's id.
+        parallel: requests that may be in flight; further ones wait their turn in order.
+        on_fleet: takes each new view of the workers.
+        watch: how requests are looked after.
+        earlier: what is known of a run before this one.
+        share: our share of the turns that several coordinators have, if they do.
 
     Attributes:
-        announces_leaving: whether closing ends what is under way; a later run has it
-            otherwise.
+        announces_leaving: whether closing ends what is under way; otherwise that is for a later
+            run.
+        warnings: counts the messages that were dropped.
     """
 
     def __init__(
         self,
         bus: Bus,
+        fleet: Fleet,
         *,
         coordinator: str,
-        fingerprint: str,
         parallel: int,
-        versions: Mapping[str, str],
-        on_fleet: Callable[[FleetView], None] | None,
-        lost_after_seconds: float,
-        earlier: Earlier,
-        share: Share | None,
+        on_fleet: Callable[[FleetView], None] | None = None,
+        watch: Watch = Watch(),
+        earlier: Earlier = Earlier(),
+        share: Share | None = None,
     ) -> None:
+        self.announces_leaving = True
+        self.warnings = CountedWarnings("coordinator", log)
         self._bus = bus
+        self._fleet = fleet
         self._coordinator = coordinator
+        self._parallel = parallel
+        self._watch = watch
         self._results = results_queue(coordinator)
         self._turn = asyncio.Semaphore(parallel)
         self._share = share.turn if share is not None else nullcontext
         self._outgoing = Outgoing(coordinator, self._results.name, earlier.run)
-        self._fleet = Fleet(fingerprint, versions)
         self._sender = RequestSender(
             bus,
-            requests=requests_queue(fingerprint),
+            requests=requests_queue(fleet.fingerprint),
             results=self._results,
-            fleet=self._fleet,
-            lost_after_seconds=lost_after_seconds,
+            fleet=fleet,
+            lost_after_seconds=watch.lost_after_seconds,
         )
-        self._watch = FleetWatch(self._fleet, on_fleet, self._sender.held)
+        self._fleet_watch = FleetWatch(fleet, on_fleet, self._sender.held, self.warnings)
         self._dead_letters = DeadLetters(
             bus,
             outgoing=self._outgoing,
-            reply_to=self._results.name,
             settle=self._settle,
             lost=self._sender.dropped,
+            warnings=self.warnings,
         )
-        self._discarded = CountedWarnings("coordinator.result_discarded")
         # Their results may come before anybody has asked for them again.
-        self._adopted = {
-            evaluation_id: _Waiting(coordinator, asyncio.get_running_loop().create_future())
-            for evaluation_id in earlier.requested
-        }
+        self._adopted = {evaluation_id: _Waiting() for evaluation_id in earlier.requested}
         self._waiting: dict[str, _Waiting] = dict(self._adopted)
         self._ended: set[str] = set(earlier.ended)
         self._taking: set[asyncio.Task[None]] = set()
         self._cancelled = False
-        self.announces_leaving = True
 
-    @classmethod
     @asynccontextmanager
-    async def open(
-        cls,
-        bus: Bus,
-        *,
-        coordinator: str,
-        fingerprint: str,
-        parallel: int,
-        versions: Mapping[str, str] | None = None,
-        on_fleet: Callable[[FleetView], None] | None = None,
-        watch_seconds: float = WATCH_SECONDS,
-        lost_after_seconds: float = LOST_AFTER_SECONDS,
-        earlier: Earlier = Earlier(),
-        share: Share | None = None,
-    ) -> AsyncIterator[Self]:
+    async def open(self) -> AsyncIterator[Self]:
         """Declare the queues, take results and look after requests while the context is open.
 
-        Closing tells the workers that nobody waits any more, and deletes the results queue,
-        unless it is not to say goodbye.
-
-        Args:
-            bus: that the workers are on.
-            coordinator: our name, which is the sweep's id.
-            fingerprint: of the engine that the workers must have.
-            parallel: requests that may be in flight.
-            versions: of the engine's parts, to tell what other workers have.
-            on_fleet: is given each new view of the workers.
-            watch_seconds: between one look at the queues and the next.
-            lost_after_seconds: a request that neither the queue nor a worker has for so long is
-                sent again.
-            earlier: what is known of a run before this one.
-            share: our part of the turns that several coordinators have, if they do.
+        Closing tells the workers that nobody waits any more, and deletes the results queue, if
+        `announces_leaving`.
 
         Raises:
             SpicaError: the queues are not as we need them (see `RequestSender.declare`); in a
                 group, if that turns out later.
         """
-        evaluations = cls(
-            bus,
-            coordinator=coordinator,
-            fingerprint=fingerprint,
-            parallel=parallel,
-            versions=versions or {},
-            on_fleet=on_fleet,
-            lost_after_seconds=lost_after_seconds,
-            earlier=earlier,
-            share=share,
-        )
-        await evaluations._adopt_or_not()
-        await evaluations._sender.declare()
+        await self._adopt_or_not()
+        await self._sender.declare()
         reachable = True
         try:
             async with (
-                bus.consume(evaluations._results.name, prefetch=parallel) as results,
-                bus.consume(DEAD_QUEUE.name, prefetch=DEAD_LETTERS_AT_ONCE) as dead_letters,
-                bus.subscribe(WORKER_TOPICS) as events,
+                self._bus.consume(self._results.name, prefetch=self._parallel) as results,
+                self._bus.consume(DEAD_QUEUE.name, prefetch=DEAD_LETTERS_AT_ONCE) as dead_letters,
+                self._bus.subscribe(WORKER_TOPICS) as events,
                 asyncio.TaskGroup() as group,
             ):
                 tasks = [
-                    group.create_task(evaluations._receive(results, group)),
-                    group.create_task(evaluations._dead_letters.take(dead_letters)),
-                    group.create_task(evaluations._watch.hear(events)),
-                    group.create_task(evaluations._watch.show(watch_seconds)),
-                    group.create_task(evaluations._sender.watch(watch_seconds)),
+                    group.create_task(self._receive(results, group)),
+                    group.create_task(self._dead_letters.take(dead_letters)),
+                    group.create_task(self._fleet_watch.hear(events)),
+                    group.create_task(self._fleet_watch.show(self._watch.every_seconds)),
+                    group.create_task(self._sender.watch(self._watch.every_seconds)),
                 ]
-                await bus.broadcast(evaluations._outgoing.roll_call())
+                await self._bus.broadcast(self._outgoing.roll_call())
                 try:
-                    yield evaluations
+                    yield self
                 finally:
-                    for task in (*tasks, *evaluations._taking):
+                    for task in (*tasks, *self._taking):
                         task.cancel()
         except BusUnavailableError:
             reachable = False
@@ -226,14 +206,14 @@ class Evaluations:
             reachable = errors.subgroup(BusUnavailableError) is None
             raise
         finally:
-            evaluations._report()
-            if reachable and evaluations.announces_leaving:
-                await evaluations._leave()
+            self.warnings.report()
+            if reachable and self.announces_leaving:
+                await self._leave()
 
     @property
-    def discarded(self) -> Counter[StrEnum]:
-        """What came as a result and was none that anybody waits for, by why."""
-        return self._discarded.counts
+    def discarded(self) -> Counter[str]:
+        """How many messages came as results and were not taken, by `Discarded`."""
+        return self.warnings.kinds("result_discarded")
 
     @property
     def resent(self) -> int:
@@ -294,7 +274,7 @@ class Evaluations:
             self._ended.add(evaluation_id)
             self._sender.ended(evaluation_id)
             self._fleet.ended(evaluation_id)
-            self._watch.changed()
+            self._fleet_watch.changed()
         if result is None:
             raise EvaluationGivenUpError(evaluation_id)
         return result
@@ -310,8 +290,7 @@ class Evaluations:
             self._adopted.clear()
 
     def _wait_for(self, request: EvaluationRequest) -> _Waiting:
-        waiting = _Waiting(request.sweep_id, asyncio.get_running_loop().create_future())
-        self._waiting[request.evaluation_id] = waiting
+        waiting = self._waiting[request.evaluation_id] = _Waiting()
         return waiting
 
     async def cancel(self, grace_seconds: float) -> None:
@@ -325,7 +304,7 @@ class Evaluations:
         for evaluation_id, waiting in self._waiting.items():
             if evaluation_id not in running and not waiting.result.done():
                 waiting.result.set_result(None)
-        await self._bus.broadcast(self._outgoing.cancellation(self._coordinator, grace_seconds))
+        await self._bus.broadcast(self._outgoing.cancellation(grace_seconds))
 
     async def _send(
         self, message: Message, evaluation_id: str, on_request: Callable[[], Awaitable[None]]
@@ -349,12 +328,12 @@ class Evaluations:
         try:
             result = read_result(delivery.message)
         except UnreadableResultError as error:
-            self._discarded.add(error.kind, error=str(error))
+            self.warnings.add("result_discarded", error.kind, error=str(error))
             await self._fail(error)
         else:
             late = await self._settle(result)
             if late is not None:
-                self._discarded.add(late, evaluation=result.evaluation_id)
+                self.warnings.add("result_discarded", late, evaluation=result.evaluation_id)
         await acknowledge(delivery)
 
     async def _settle(self, result: EvaluationResult) -> Discarded | None:
@@ -363,7 +342,7 @@ class Evaluations:
         if waiting is None:
             known = result.evaluation_id in self._ended
             return Discarded.LATE if known else Discarded.UNKNOWN
-        if result.sweep_id != waiting.sweep_id:
+        if result.sweep_id != self._coordinator:
             return Discarded.OTHER_SWEEP
         if waiting.result.done():
             if waiting.result.result() is not None:
@@ -381,21 +360,17 @@ class Evaluations:
         if waiting is not None and error.subject is not None:
             detail = f"the worker's result cannot be read: {error}"
             await self._settle(
-                failed_result(error.subject, waiting.sweep_id, "result_malformed", detail)
+                failed_result(error.subject, self._coordinator, "result_malformed", detail)
             )
 
     async def _leave(self) -> None:
-        """Tell the workers that nobody waits any more; what is left to them, they then drop."""
+        """Have the workers drop what they have of ours."""
         try:
             async with asyncio.timeout(LEAVE_SECONDS):
-                await self._bus.broadcast(self._outgoing.cancellation(self._coordinator, 0.0))
+                await self._bus.broadcast(self._outgoing.cancellation(0.0))
                 await self._bus.delete_queue(self._results.name)
         except (BusError, TimeoutError) as error:
             log.warning("coordinator.left_without_goodbye", error=str(error) or "no answer")
-
-    def _report(self) -> None:
-        for counted in (self._discarded, self._dead_letters.dropped, self._watch.ignored):
-            counted.report()
 
 
 def _of_this_model(

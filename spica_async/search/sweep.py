@@ -16,7 +16,7 @@ from schemas.messages import TraceLoad
 from schemas.results import CandidateRecord, RankedCandidate, SweepResult, SweepTimings
 from spica_async.bus.port import Bus, BusError, BusUnavailableError
 from spica_async.errors import BusAwayError, SpicaError, causes, first_cause
-from spica_async.evaluate import Discarded, Earlier, Evaluations, Share
+from spica_async.evaluate import Discarded, Earlier, Evaluations, Fleet, Share
 from spica_async.evaluate.fleet import FleetView
 from spica_async.evaluate.reuse import Reuse
 from spica_async.judge.scoring import pareto_front, rank
@@ -182,16 +182,15 @@ class Sweep:
         started = Started(at=elapsed(), run=run, owner=self.owner, bus=self.bus_name)
         return await _Run(self, search, stop, elapsed).conduct(
             started,
-            Evaluations.open(
+            Evaluations(
                 bus,
+                Fleet(self.fingerprint, self.versions),
                 coordinator=self.sweep_id,
-                fingerprint=self.fingerprint,
                 parallel=self.plan.config.sweep.parallel_evals,
-                versions=self.versions,
                 on_fleet=self._on_fleet(search, recorder),
                 earlier=Earlier(run, search.requested, search.measured),
                 share=self.share,
-            ),
+            ).open(),
             companion,
         )
 

@@ -19,7 +19,7 @@ from schemas.messages import (
 from spica_async.bus.memory import MemoryBus
 from spica_async.bus.port import Consumer, Message
 from spica_async.bus.topology import requests_queue, results_queue
-from spica_async.evaluate import Evaluations
+from spica_async.evaluate import Evaluations, Fleet
 
 FEASIBLE = Measurement(outcome="feasible", report={"x": 1.0})
 REQUESTS, RESULTS = requests_queue("engine").name, results_queue("sweep").name
@@ -32,9 +32,9 @@ async def opened(
     """The coordinator's side, and a consumer of its requests."""
     async with AsyncExitStack() as stack:
         evaluations = await stack.enter_async_context(
-            Evaluations.open(
-                bus, coordinator="sweep", fingerprint="engine", parallel=parallel, **options
-            )
+            Evaluations(
+                bus, Fleet("engine"), coordinator="sweep", parallel=parallel, **options
+            ).open()
         )
         requests = await stack.enter_async_context(bus.consume(REQUESTS, prefetch=100))
         yield evaluations, requests

@@ -24,7 +24,7 @@ from schemas.results import CandidateRecord
 from spica_async.bus.memory import MemoryBus
 from spica_async.bus.port import Bus, Delivery, Message, UnroutableError
 from spica_async.bus.topology import EVALUATION_STARTED_TOPIC, requests_queue
-from spica_async.evaluate import Evaluations
+from spica_async.evaluate import Evaluations, Fleet
 from spica_async.evaluate.fleet import FleetView
 from spica_async.optimizer.port import SamplerStats
 from spica_async.optimizer.proposals import EnumeratedProposer, Proposer, StudyProposer
@@ -259,12 +259,12 @@ async def run_search(
             finds_neighbours=finds_neighbours,
         )
 
-    async with Evaluations.open(
+    async with Evaluations(
         bus,
+        Fleet("engine"),
         coordinator="sweep",
-        fingerprint="engine",
         parallel=plan.config.sweep.parallel_evals,
-    ) as evaluations:
+    ).open() as evaluations:
         search = Branches(
             sweep_id="sweep",
             plan=plan,

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Final, Self
+from typing import Any, ClassVar, Final
 from unittest.mock import patch
 
 from support.faults.fates import WAIT_SECONDS, until
@@ -20,7 +20,7 @@ from schemas.results import CandidateRecord, SweepResult
 from spica_async.bus.address import BrokerAddress
 from spica_async.bus.port import Bus
 from spica_async.bus.rabbitmq import BusState, RabbitBus
-from spica_async.evaluate import Evaluations
+from spica_async.evaluate import Evaluations, Fleet, Watch
 from spica_async.evaluate.fleet import FleetView
 from spica_async.evaluate.in_flight import LOST_AFTER_SECONDS, WATCH_SECONDS
 from spica_async.plan.budget import enumerable_points
@@ -70,19 +70,11 @@ class _KnownEvaluations(Evaluations):
     opened: ClassVar[dict[str, Evaluations]] = {}
     impatient: ClassVar[set[str]] = set()
 
-    @classmethod
-    @asynccontextmanager
-    async def open(cls, bus: Bus, *, coordinator: str, **options: Any) -> AsyncIterator[Self]:
-        patience = 0.1 if coordinator in cls.impatient else 1.0
-        async with super().open(
-            bus,
-            coordinator=coordinator,
-            watch_seconds=WATCH_SECONDS * patience,
-            lost_after_seconds=LOST_AFTER_SECONDS * patience,
-            **options,
-        ) as evaluations:
-            cls.opened[coordinator] = evaluations
-            yield evaluations
+    def __init__(self, bus: Bus, fleet: Fleet, *, coordinator: str, **options: Any) -> None:
+        patience = 0.1 if coordinator in self.impatient else 1.0
+        watch = Watch(WATCH_SECONDS * patience, LOST_AFTER_SECONDS * patience)
+        super().__init__(bus, fleet, coordinator=coordinator, watch=watch, **options)
+        self.opened[coordinator] = self
 
 
 @dataclass
@@ -136,11 +128,11 @@ class RunningSweep:
     @property
     def dropped(self) -> dict[str, int]:
         """How many messages it has dropped: results, dead letters, events."""
-        evaluations = _KnownEvaluations.opened[self.sweep_id]
+        warnings = _KnownEvaluations.opened[self.sweep_id].warnings
         return {
-            "results": evaluations.discarded.total(),
-            "dead_letters": evaluations._dead_letters.dropped.counts.total(),
-            "events": evaluations._watch.ignored.counts.total(),
+            "results": warnings.kinds("result_discarded").total(),
+            "dead_letters": warnings.kinds("dead_letter_dropped").total(),
+            "events": warnings.kinds("event_ignored").total(),
         }
 
     async def found(self, count: int) -> None:

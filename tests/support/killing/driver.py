@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from support.killing.steps import Steps
 from support.planning import plan
@@ -28,7 +28,7 @@ from spica_async.bus.memory import MemoryBus
 from spica_async.bus.port import Bus
 from spica_async.bus.rabbitmq import RabbitBus
 from spica_async.bus.topology import declare, requests_queue
-from spica_async.evaluate import Evaluations
+from spica_async.evaluate import Evaluations, Fleet, Watch
 from spica_async.journal import Lease, SweepUnknownError
 from spica_async.journal.opening import new_sweep, take
 from spica_async.journal.owner import this_owner
@@ -120,13 +120,8 @@ def long_plan(per_branch: int) -> SweepPlan:
 class _ImpatientEvaluations(Evaluations):
     """Looks after its requests so often that a test need not wait for it."""
 
-    @classmethod
-    @asynccontextmanager
-    async def open(cls, bus: Bus, *, coordinator: str, **options: Any) -> AsyncIterator[Self]:
-        async with super().open(
-            bus, coordinator=coordinator, watch_seconds=0.1, lost_after_seconds=1.0, **options
-        ) as evaluations:
-            yield evaluations
+    def __init__(self, bus: Bus, fleet: Fleet, **options: Any) -> None:
+        super().__init__(bus, fleet, watch=Watch(0.1, lost_after_seconds=1.0), **options)
 
 
 async def _run(command: Command) -> None:

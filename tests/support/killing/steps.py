@@ -11,7 +11,7 @@ from typing import Any
 
 from spica_async.bus.memory import MemoryBus
 from spica_async.bus.rabbitmq import RabbitBus
-from spica_async.evaluate import in_flight, incoming
+from spica_async.evaluate import in_flight, messages
 from spica_async.journal.sql import SqlJournal
 from spica_async.optimizer.random_sampler import RandomSampler
 from spica_async.report.folder_writer import FolderWriter
@@ -64,7 +64,7 @@ class Steps:
             self.around(RandomSampler, method)
         for method in ("append", "show_candidates", "write_result"):
             self.before(FolderWriter, method)
-        acknowledge: Callable[[Any], Awaitable[None]] = incoming.acknowledge
+        acknowledge: Callable[[Any], Awaitable[None]] = messages.acknowledge
 
         async def acknowledging(delivery: Any) -> None:
             self.take("before acknowledge")

@@ -31,13 +31,13 @@ from spica_async.bus.topology import (
     requests_queue,
     results_queue,
 )
-from spica_async.evaluate import Earlier, Evaluations
+from spica_async.evaluate import Earlier, Evaluations, Fleet
 
 SOON_SECONDS = 1.0
 
 
 def kinds(evaluations: Evaluations) -> dict[str, int]:
-    return {str(kind): n for kind, n in evaluations._dead_letters.dropped.counts.items()}
+    return dict(evaluations.warnings.kinds("dead_letter_dropped"))
 
 
 def die(bus: MemoryBus, message: Message, reason: DeadLetterReason) -> None:
@@ -142,7 +142,7 @@ def test_two_coordinators_share_the_dead_letters() -> None:
         async with AsyncExitStack() as stack:
             ours, requests = await stack.enter_async_context(opened(bus))
             theirs = await stack.enter_async_context(
-                Evaluations.open(bus, coordinator="other", fingerprint="engine", parallel=20)
+                Evaluations(bus, Fleet("engine"), coordinator="other", parallel=20).open()
             )
             group = await stack.enter_async_context(asyncio.TaskGroup())
             asked = [

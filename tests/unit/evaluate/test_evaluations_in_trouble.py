@@ -36,9 +36,9 @@ from spica_async.bus.topology import (
 )
 from spica_async.errors import SpicaError, first_cause
 from spica_async.evaluate import EvaluationGivenUpError, Evaluations
-from spica_async.evaluate.fleet import FleetView
+from spica_async.evaluate.fleet import Fleet, FleetView
 from spica_async.evaluate.in_flight import LOST_AFTER_SECONDS, WATCH_SECONDS
-from spica_async.evaluate.incoming import acknowledge
+from spica_async.evaluate.messages import acknowledge
 
 SOON_SECONDS = 2 * WATCH_SECONDS
 """Before anything would be missed for lack of heartbeats."""
@@ -179,9 +179,9 @@ def test_what_a_silent_worker_held_is_not_taken_to_be_lost_with_the_queue() -> N
             return delivery
 
         async with (
-            Evaluations.open(
-                bus, coordinator="sweep", fingerprint="engine", parallel=3
-            ) as evaluations,
+            Evaluations(
+                bus, Fleet("engine"), coordinator="sweep", parallel=3
+            ).open() as evaluations,
             bus.consume(REQUESTS, prefetch=1) as requests,
             asyncio.TaskGroup() as group,
         ):
@@ -563,5 +563,5 @@ def test_of_thousands_of_odd_events_one_of_each_kind_is_logged() -> None:
 
     with capture_logs() as events:
         evaluations = run_in_virtual_time(main())
-    assert evaluations._watch.ignored.counts == {"malformed": 5000, "unknown_type": 5000}
+    assert evaluations.warnings.kinds("event_ignored") == {"malformed": 5000, "unknown_type": 5000}
     assert [event["event"] for event in events] == ["coordinator.event_ignored"] * 3

@@ -7,7 +7,7 @@ from collections import Counter
 from contextlib import AsyncExitStack
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spica_async.evaluate.turns import FairTurns, Share, weight_of
@@ -157,6 +157,7 @@ async def test_long_turns_of_others_take_nothing_of_ones_own_part() -> None:
         assert len(order) > 100
 
 
+@settings(max_examples=30)
 @given(
     priorities=st.lists(st.integers(-20, 20), min_size=1, max_size=4),
     total=st.integers(1, 6),

@@ -20,7 +20,7 @@ from schemas.config import SmartSearchConfig
 from schemas.messages import EvaluationRequest, EvaluationResult, SyntheticLoad
 from spica_async.bus.memory import MemoryBus
 from spica_async.bus.topology import declare, requests_queue
-from spica_async.evaluate import Evaluations
+from spica_async.evaluate import Evaluations, Fleet
 from spica_async.plan.types import SweepPlan
 from spica_async.search.schedule import Phase
 
@@ -47,7 +47,7 @@ def test_each_request_ends_with_exactly_one_result(
             for worker in fleet:
                 await stack.enter_async_context(worker.running())
             evaluations = await stack.enter_async_context(
-                Evaluations.open(bus, coordinator="sweep", fingerprint="engine", parallel=parallel)
+                Evaluations(bus, Fleet("engine"), coordinator="sweep", parallel=parallel).open()
             )
             results = await asyncio.gather(*(evaluations.evaluate(request(name)) for name in names))
         return results, dict(sum((worker.served for worker in fleet), Counter()))

@@ -1,19 +1,21 @@
-"""From a message in the results queue to a result, or to what is wrong with it."""
+"""The messages that a coordinator sends, and the results that it reads."""
 
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
 import structlog
 from pydantic import ValidationError
 
-from schemas.envelope import EnvelopeSubject
+from schemas.control import RollCall, RollCalled, SweepCancellation, SweepCancelled
+from schemas.envelope import Envelope, EnvelopeSubject
 from schemas.messages import (
     EVALUATION_COMPLETED,
     Cause,
     EvaluationCompleted,
     EvaluationRequest,
+    EvaluationRequested,
     EvaluationResult,
     Measurement,
 )
@@ -22,9 +24,9 @@ from spica_async.bus.port import Delivery, DeliveryLostError, Message
 UNKNOWN_WORKER: Final = "unknown"
 """Stands in a result that no worker has given."""
 
-log = structlog.get_logger(__name__)
-
 _ANY_VERSION: Final = EVALUATION_COMPLETED.rpartition(".")[0] + "."
+
+log = structlog.get_logger(__name__)
 
 
 class Discarded(StrEnum):
@@ -87,9 +89,9 @@ def _subject(body: bytes) -> str | None:
 def is_of_other_model(request: EvaluationRequest, result: EvaluationResult) -> bool:
     """Whether a worker has answered, and not for the model whose files the request has brought."""
     asked = None if request.model is None else request.model.sha256
-    # A failure that no worker has told of is about no model.
-    told = result.worker != UNKNOWN_WORKER or result.measurement.outcome != "failed"
-    return told and result.model_sha256 != asked
+    # A failure that no worker has reported is about no model.
+    by_worker = result.worker != UNKNOWN_WORKER or result.measurement.outcome != "failed"
+    return by_worker and result.model_sha256 != asked
 
 
 def failed_result(evaluation_id: str, sweep_id: str, cause: Cause, detail: str) -> EvaluationResult:
@@ -109,3 +111,52 @@ async def acknowledge(delivery: Delivery) -> None:
         await delivery.ack()
     except DeliveryLostError as error:
         log.info("coordinator.delivery_lost", error=str(error))
+
+
+class Outgoing:
+    """Writes the messages of one coordinator.
+
+    Args:
+        coordinator: its name, which is the sweep's id.
+        reply_to: the queue of its results.
+        run: how often its sweep was begun or resumed, this time included.
+    """
+
+    def __init__(self, coordinator: str, reply_to: str, run: int) -> None:
+        self._coordinator = coordinator
+        self._run = run
+        self._source = f"spica/coordinator/{coordinator}"
+        self.reply_to = reply_to
+
+    def request(self, request: EvaluationRequest) -> Message:
+        """A request that asks for its result in our queue; the same message each time."""
+        envelope = EvaluationRequested(
+            id=request.evaluation_id,
+            source=self._source,
+            subject=request.evaluation_id,
+            data=request.model_copy(update={"run": self._run}),
+        )
+        return _message(envelope, self.reply_to)
+
+    def result(self, result: EvaluationResult) -> Message:
+        """A result that no worker has given, for the coordinator that awaits it."""
+        subject = result.evaluation_id
+        return _message(EvaluationCompleted(source=self._source, subject=subject, data=result))
+
+    def roll_call(self) -> Message:
+        """Have every worker publish its status now."""
+        call = RollCall(coordinator=self._coordinator)
+        return _message(RollCalled(source=self._source, data=call))
+
+    def cancellation(self, grace_seconds: float) -> Message:
+        """Have workers drop what has not started, and end what runs after `grace_seconds`."""
+        sweep_id = self._coordinator
+        cancellation = SweepCancellation(
+            sweep_id=sweep_id, run=self._run, grace_seconds=grace_seconds
+        )
+        return _message(SweepCancelled(source=self._source, subject=sweep_id, data=cancellation))
+
+
+def _message(envelope: Envelope[Any], reply_to: str | None = None) -> Message:
+    body = envelope.model_dump_json().encode()
+    return Message(body, envelope.id, envelope.type, reply_to=reply_to)
