@@ -16,7 +16,6 @@ from pydantic import SecretStr
 
 from spica_async.errors import InputError, file_problem
 
-URL_VARIABLE: Final = "SPICA_BUS"
 USER_VARIABLE: Final = "SPICA_BUS_USER"
 PASSWORD_VARIABLE: Final = "SPICA_BUS_PASSWORD"  # noqa: S105  # the variable's name
 PASSWORD_FILE_VARIABLE: Final = "SPICA_BUS_PASSWORD_FILE"  # noqa: S105  # the variable's name
@@ -60,7 +59,7 @@ class BrokerAddress:
 
         Args:
             url: the value of `--bus`, `amqp[s]://[user[:password]@]host[:port][/virtual-host]`
-                with `?heartbeat=<seconds>` at will; none: that of the variable `SPICA_BUS`.
+                with `?heartbeat=<seconds>` at will.
             ca: certificates to trust in place of the system's, in PEM format.
             cert: our own certificate in PEM format, for brokers that ask for one.
             key: its key, unless that is in the same file.
@@ -69,21 +68,20 @@ class BrokerAddress:
         Raises:
             InputError: naming the option or the variable to correct.
         """
-        source = "--bus" if url else URL_VARIABLE
-        text = (url or environ.get(URL_VARIABLE, "")).strip()
+        text = (url or "").strip()
         if not text:
-            raise InputError(f"--bus: the broker's URL is missing; {URL_VARIABLE} may give it, too")
-        parts = _split(text, source)
-        user, password = _credentials(parts, source, environ)
+            raise InputError("--bus: the broker's URL is missing; SPICA_BUS may give it, too")
+        parts = _split(text)
+        user, password = _credentials(parts, environ)
         assert parts.hostname is not None  # noqa: S101  # `_split` has checked it
         return cls(
             host=parts.hostname,
-            port=_port(parts, source),
+            port=_port(parts),
             user=user,
             password=SecretStr(password),
-            virtual_host=_virtual_host(parts, source),
-            heartbeat_seconds=_heartbeat(parts, source),
-            ssl_context=_ssl_context(source, parts.scheme, ca, cert, key),
+            virtual_host=_virtual_host(parts),
+            heartbeat_seconds=_heartbeat(parts),
+            ssl_context=_ssl_context(parts.scheme, ca, cert, key),
         )
 
     @property
@@ -116,67 +114,66 @@ class BrokerAddress:
         return f"{scheme}://{credentials}@{host}:{self.port}/{vhost}"
 
 
-def _split(text: str, source: str) -> SplitResult:
+def _split(text: str) -> SplitResult:
     """The parts of a URL; messages quote none of it that may be a piece of the password."""
     if re.search(r"[\s\x00-\x1f\x7f]", text):
-        raise InputError(f"{source}: the URL has a blank or a control character in it")
+        raise InputError("--bus: the URL has a blank or a control character in it")
     if re.search(r"%(?![0-9A-Fa-f]{2})", text):
-        raise InputError(f"{source}: a % in the URL is not followed by two hexadecimal digits")
+        raise InputError("--bus: a % in the URL is not followed by two hexadecimal digits")
     try:
         parts = urlsplit(text)
     except ValueError:
-        raise InputError(f"{source}: not a URL; {_ENCODING_HINT}") from None
+        raise InputError(f"--bus: not a URL; {_ENCODING_HINT}") from None
     if parts.scheme not in _PORTS or not text.lower().startswith(f"{parts.scheme}://"):
-        raise InputError(f"{source}: the URL must begin with amqp:// or amqps://")
+        raise InputError("--bus: the URL must begin with amqp:// or amqps://")
     if parts.fragment:
-        raise InputError(f"{source}: the URL has a # in it; {_ENCODING_HINT}")
+        raise InputError(f"--bus: the URL has a # in it; {_ENCODING_HINT}")
     if not parts.hostname:
-        raise InputError(f"{source}: the URL has no host")
+        raise InputError("--bus: the URL has no host")
     return parts
 
 
-def _port(parts: SplitResult, source: str) -> int:
+def _port(parts: SplitResult) -> int:
     try:
         port = parts.port
     except ValueError:
         port = 0
     if port == 0:
         raise InputError(
-            f"{source}: the port must be a number from 1 to 65535; {_ENCODING_HINT}"
+            f"--bus: the port must be a number from 1 to 65535; {_ENCODING_HINT}"
         ) from None
     return port or _PORTS[parts.scheme]
 
 
-def _virtual_host(parts: SplitResult, source: str) -> str:
+def _virtual_host(parts: SplitResult) -> str:
     segment = parts.path.removeprefix("/")
     if "/" in segment:
-        raise InputError(f"{source}: a / in the virtual host's name is written as %2F")
-    return _decoded(segment, source, "virtual host") or "/"
+        raise InputError("--bus: a / in the virtual host's name is written as %2F")
+    return _decoded(segment, "virtual host") or "/"
 
 
-def _heartbeat(parts: SplitResult, source: str) -> int:
+def _heartbeat(parts: SplitResult) -> int:
     seconds = str(DEFAULT_HEARTBEAT_SECONDS)
     for name, value in parse_qsl(parts.query, keep_blank_values=True):
         if name != "heartbeat":
             # The client library knows some that would, for one, switch verification off.
-            raise InputError(f"{source}: of the URL's query only heartbeat=<seconds> is known")
+            raise InputError("--bus: of the URL's query only heartbeat=<seconds> is known")
         seconds = value
     if not re.fullmatch("[0-9]{1,5}", seconds) or not (
         1 <= int(seconds) <= _LONGEST_HEARTBEAT_SECONDS
     ):
         raise InputError(
-            f"{source}: heartbeat must be a number of seconds from 1 to"
-            f" {_LONGEST_HEARTBEAT_SECONDS}"
+            f"--bus: heartbeat must be a number of seconds from 1 to {_LONGEST_HEARTBEAT_SECONDS}"
         )
     return int(seconds)
 
 
-def _credentials(parts: SplitResult, source: str, environ: Mapping[str, str]) -> tuple[str, str]:
+def _credentials(parts: SplitResult, environ: Mapping[str, str]) -> tuple[str, str]:
     """User and password: what the URL does not tell is looked up in the environment."""
-    user = _decoded(parts.username or "", source, "user")
+    user = _decoded(parts.username or "", "user")
     user = user or environ.get(USER_VARIABLE) or _EVERY_BROKERS_FIRST_USER
     if parts.password is not None:
-        return user, _decoded(parts.password, source, "password")
+        return user, _decoded(parts.password, "password")
     password, file = environ.get(PASSWORD_VARIABLE), environ.get(PASSWORD_FILE_VARIABLE)
     if password and file:
         raise InputError(f"{PASSWORD_FILE_VARIABLE}: {PASSWORD_VARIABLE} is set, too")
@@ -187,16 +184,16 @@ def _credentials(parts: SplitResult, source: str, environ: Mapping[str, str]) ->
     if user == _EVERY_BROKERS_FIRST_USER:
         return user, _EVERY_BROKERS_FIRST_USER
     raise InputError(
-        f"{source}: no password for user {user}; it may be in the URL, in"
+        f"--bus: no password for user {user}; it may be in the URL, in"
         f" {PASSWORD_VARIABLE}, or in the file named by {PASSWORD_FILE_VARIABLE}"
     )
 
 
-def _decoded(text: str, source: str, what: str) -> str:
+def _decoded(text: str, what: str) -> str:
     try:
         return unquote(text, errors="strict")
     except UnicodeDecodeError:
-        raise InputError(f"{source}: the {what} is not percent-encoded UTF-8") from None
+        raise InputError(f"--bus: the {what} is not percent-encoded UTF-8") from None
 
 
 def _first_line(path: Path) -> str:
@@ -212,14 +209,14 @@ def _first_line(path: Path) -> str:
 
 
 def _ssl_context(
-    source: str, scheme: str, ca: Path | None, cert: Path | None, key: Path | None
+    scheme: str, ca: Path | None, cert: Path | None, key: Path | None
 ) -> ssl.SSLContext | None:
     given = {"--ca": ca, "--cert": cert, "--key": key}
     for option, path in given.items():
         if path is None:
             continue
         if scheme != "amqps":
-            raise InputError(f"{option}: only amqps:// is encrypted, {source} is {scheme}://")
+            raise InputError(f"{option}: only amqps:// is encrypted, --bus is {scheme}://")
         _check_readable(option, path)
     if scheme != "amqps":
         return None

@@ -5,15 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 from schemas.config import SmartSearchConfig
 from schemas.messages import TraceLoad, TraceSource
-from spica_async.bus.address import URL_VARIABLE, BrokerAddress
-from spica_async.bus.limits import DEFAULT_HARD_LIMIT_SECONDS, HOLD_MARGIN_SECONDS
+from spica_async.bus.address import BrokerAddress
+from spica_async.bus.limits import HOLD_MARGIN_SECONDS
 from spica_async.bus.port import Bus, BusError, BusUnavailableError
 from spica_async.bus.rabbitmq import RabbitBus
 from spica_async.bus.rabbitmq.state import OnState
@@ -75,45 +74,6 @@ class BrokerOptions:
             )
         sweep = config.sweep.model_copy(update={"max_eval_seconds": asked or limit})
         return config.model_copy(update={"sweep": sweep})
-
-
-def read_broker_options(
-    url: str | None,
-    *,
-    ca: Path | None,
-    cert: Path | None,
-    key: Path | None,
-    hard_limit_seconds: float | None,
-    trace_host: str | None,
-    trace_port: int | None,
-    trace_urls: Sequence[str] | None,
-) -> BrokerOptions | None:
-    """What `run` was told about a broker; none if it is to do without one.
-
-    Raises:
-        InputError: something is wrong with an option, or says nothing without a broker.
-    """
-    if not url and not os.environ.get(URL_VARIABLE):
-        pointless = {
-            "--ca": ca,
-            "--cert": cert,
-            "--key": key,
-            "--hard-limit-seconds": hard_limit_seconds,
-            "--trace-host": trace_host,
-            "--trace-port": trace_port,
-            "--trace-url": trace_urls or None,
-        }
-        for option, value in pointless.items():
-            if value is not None:
-                raise InputError(f"{option}: has a meaning with --bus only")
-        return None
-    return BrokerOptions(
-        address=BrokerAddress.from_options(url, ca=ca, cert=cert, key=key),
-        hard_limit_seconds=hard_limit_seconds or DEFAULT_HARD_LIMIT_SECONDS,
-        trace_host=trace_host,
-        trace_port=trace_port or 0,
-        trace_urls=tuple(trace_urls or ()),
-    )
 
 
 @contextmanager

@@ -3,125 +3,121 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import math
-import os
-import sys
+import json as documents
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
 
-from spica_async.cli.logs import log_warnings_to_stderr
+import typer
+
+from spica_async.cli.options import AsJson
+from spica_async.cli.prune import check_days
 from spica_async.errors import InputError, SpicaError
-from spica_async.evaluate.cache import CacheStats, NoCache, ResultCache, cache_place
-from spica_async.evaluate.cache.files import identity
-from spica_async.journal import JournalDamagedError, JournalError
-from spica_async.journal.opening import URL_VARIABLE
-from spica_async.storage.address import read_address
 
-_DAY_SECONDS = 24 * 3600.0
+if TYPE_CHECKING:
+    from spica_async.evaluate.cache import CacheStats, ResultCache
+
+_DAY_SECONDS: Final = 24 * 3600.0
+
+Journal = Annotated[
+    str | None,
+    typer.Option(
+        envvar="SPICA_JOURNAL",
+        help="a journal on a PostgreSQL server keeps the results, too; with any other they are in"
+        " the user's cache; default: the variable SPICA_JOURNAL",
+        metavar="URL",
+        show_envvar=False,
+    ),
+]
 
 
-def stats_command(journal: str | None, *, as_json: bool) -> None:
-    """Print what the cache holds.
+def stats(*, journal: Journal = None, json: AsJson = False) -> None:
+    """Show how much is kept, and how often it saved a replay."""
+    from spica_async.evaluate.cache import cache_place
+    from spica_async.storage.address import read_address
 
-    Args:
-        journal: URL of the journal whose sweeps it serves; None: as the environment has it.
-        as_json: print a document in place of lines.
-
-    Raises:
-        InputError: that names no journal.
-        SpicaError: the cache cannot be read.
-    """
-    log_warnings_to_stderr()
-    place = _place(journal)
+    place = cache_place(journal or None)
 
     async def look() -> CacheStats:
         async with _opened(place) as cache:
             return await cache.stats()
 
-    stats, name = asyncio.run(look()), str(read_address(place))
-    if as_json:
-        sys.stdout.write(json.dumps({"cache": name, **asdict(stats)}, indent=2) + "\n")
+    found, name = asyncio.run(look()), str(read_address(place))
+    if json:
+        typer.echo(documents.dumps({"cache": name, **asdict(found)}, indent=2))
     else:
-        sys.stdout.write(_lines(name, stats))
+        typer.echo(_text(name, found))
 
 
-def prune_command(
-    journal: str | None,
+def prune(
     *,
-    older_than_days: float | None,
-    max_entries: int | None,
-    everything: bool,
+    older_than: Annotated[
+        float | None,
+        typer.Option(min=0, help="remove what was not used for so long", metavar="DAYS"),
+    ] = None,
+    max_entries: Annotated[
+        int | None, typer.Option(min=0, help="keep the latest used ones alone", metavar="N")
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="keep nothing")] = False,
+    journal: Journal = None,
 ) -> None:
-    """Remove entries, by when they were used last, and print how many.
+    """Remove what was not used for longest; it is measured again when it is asked for."""
+    from spica_async.evaluate.cache import cache_place
 
-    Args:
-        journal: as in `stats_command`.
-        older_than_days: remove those that were not used for so many days.
-        max_entries: keep at most so many.
-        everything: keep none.
-
-    Raises:
-        InputError: `journal` names none, or nothing says what to remove.
-        SpicaError: the cache cannot be changed.
-    """
-    if older_than_days is None and max_entries is None and not everything:
+    if older_than is None and max_entries is None and not everything:
         raise InputError("cache prune: say what to remove: --older-than, --max-entries or --all")
-    if older_than_days is not None and not math.isfinite(older_than_days):
-        raise InputError("--older-than: give a number of days")
-    log_warnings_to_stderr()
-    place = _place(journal)
+    check_days("--older-than", older_than)
+    place = cache_place(journal or None)
 
-    async def prune() -> int:
+    async def remove() -> int:
         async with _opened(place) as cache:
             return await cache.prune(
-                older_than_seconds=(
-                    None if older_than_days is None else older_than_days * _DAY_SECONDS
-                ),
+                older_than_seconds=None if older_than is None else older_than * _DAY_SECONDS,
                 max_entries=max_entries,
                 everything=everything,
             )
 
-    removed = asyncio.run(prune())
-    sys.stdout.write(f"removed {removed} {'entry' if removed == 1 else 'entries'}\n")
-
-
-def _place(journal: str | None) -> str | Path:
-    return cache_place(journal or os.environ.get(URL_VARIABLE) or None)
+    removed = asyncio.run(remove())
+    typer.echo(f"removed {removed} {'entry' if removed == 1 else 'entries'}")
 
 
 @asynccontextmanager
 async def _opened(place: str | Path) -> AsyncIterator[ResultCache]:
-    """The cache, which here is to tell what is wrong with it."""
+    """The cache; unlike that of a sweep, it raises what is wrong with it."""
+    from spica_async.cli.logs import log_warnings_to_stderr
+    from spica_async.evaluate.cache import NoCache
+    from spica_async.evaluate.cache.files import identity
+    from spica_async.evaluate.cache.sql import SqlResultCache
+    from spica_async.journal import JournalDamagedError, JournalError
+
+    log_warnings_to_stderr()
     if isinstance(place, Path) and identity(place) is None:
         yield NoCache()
         return
-    from spica_async.evaluate.cache.sql import SqlResultCache  # noqa: PLC0415  # loads SQLAlchemy
-
     try:
         async with SqlResultCache.open(place) as cache:
             yield cache
     except JournalError as error:
-        told = f"result cache {str(error).removeprefix('journal ')}"
+        message = f"result cache {str(error).removeprefix('journal ')}"
         if isinstance(error, JournalDamagedError) and isinstance(place, Path):
-            told += "; the next sweep sets it aside and begins a new one"
-        raise SpicaError(told) from error
+            message += "; the next sweep sets it aside and begins a new one"
+        raise SpicaError(message) from error
 
 
-def _lines(name: str, stats: CacheStats) -> str:
+def _text(name: str, found: CacheStats) -> str:
     rows = {
-        "entries": f"{stats.entries:,}",
-        "of these noisy": f"{stats.noisy:,}",
-        "measurements kept": f"{stats.measurements:,}, {stats.bytes / 2**20:.1f} MiB",
-        "replays saved": f"{stats.hits:,}",
-        "oldest use": _time(stats.oldest_use),
-        "newest use": _time(stats.newest_use),
+        "entries": f"{found.entries:,}",
+        "of these noisy": f"{found.noisy:,}",
+        "measurements kept": f"{found.measurements:,}, {found.bytes / 2**20:.1f} MiB",
+        "replays saved": f"{found.hits:,}",
+        "oldest use": _time(found.oldest_use),
+        "newest use": _time(found.newest_use),
     }
     lines = [f"result cache {name}", *(f"  {what:<18} {value}" for what, value in rows.items())]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)
 
 
 def _time(at: float | None) -> str:

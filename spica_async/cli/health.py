@@ -6,18 +6,17 @@ answers them. So an established connection says more than a process that exists.
 
 from __future__ import annotations
 
-import psutil
-
-from spica_async.bus.address import BrokerAddress
+from spica_async.cli.options import Bus
 from spica_async.errors import SpicaError
 
 
-def health_command(address: BrokerAddress) -> None:
-    """Return if anything on this network stack is connected to the broker's port.
+def health(*, bus: Bus = None) -> None:
+    """Tell whether this container's process is connected to its broker, by the exit code."""
+    import psutil
 
-    Raises:
-        SpicaError: nothing is.
-    """
+    from spica_async.bus.address import BrokerAddress
+
+    address = BrokerAddress.from_options(bus)
     for connection in psutil.net_connections(kind="tcp"):
         connected = connection.status == psutil.CONN_ESTABLISHED
         if connected and connection.raddr and connection.raddr.port == address.port:

@@ -4,49 +4,48 @@ from __future__ import annotations
 
 import asyncio
 import math
-from pathlib import Path
+from typing import Annotated
 
 import typer
 
-from spica_async.cli.logs import log_warnings_to_stderr
+from spica_async.cli.options import DEFAULT_OUTPUT, Journal, Output
 from spica_async.errors import InputError
-from spica_async.journal.opening import JournalOptions, opened
-from spica_async.journal.retiring import retire
 
 
-def prune_command(older_than_days: float, *, output: Path, journal: str | None) -> None:
-    """Remove sweeps, and print how many.
+def prune(
+    *,
+    older_than: Annotated[
+        float,
+        typer.Option(min=0, help="how long ago they have ended, at least", metavar="DAYS"),
+    ],
+    output: Output = DEFAULT_OUTPUT,
+    journal: Journal = None,
+) -> None:
+    """Have a journal forget sweeps that have ended, failed or were cancelled; folders stay."""
+    from spica_async.cli.logs import log_warnings_to_stderr
+    from spica_async.journal.opening import JournalOptions, opened
+    from spica_async.journal.retiring import retire
 
-    Args:
-        older_than_days: how long ago they have ended, at least.
-        output: the folder for the sweeps' own folders.
-        journal: URL of the journal; None: as the environment or `output` has it.
-
-    Raises:
-        InputError: there is no such journal.
-        SpicaError: the journal cannot be changed.
-    """
-    checked_days("--older-than", older_than_days)
+    check_days("--older-than", older_than)
     log_warnings_to_stderr()
     options = JournalOptions.read(journal, output)
     if not options.exists:
         raise InputError(f"there is no journal {options.name}: see --output and --journal")
 
-    async def prune() -> int:
+    async def remove() -> int:
         async with opened(options) as found:
-            return await retire(found, keep_days=older_than_days)
+            return await retire(found, keep_days=older_than)
 
-    removed = asyncio.run(prune())
+    removed = asyncio.run(remove())
     sweeps = "sweep" if removed == 1 else "sweeps"
     typer.echo(f"removed {removed} {sweeps} from {options.name}; their folders are where they were")
 
 
-def checked_days(option: str, days: float) -> float:
-    """A number of days.
+def check_days(option: str, days: float | None) -> None:
+    """Refuse a number of days that is none.
 
     Raises:
-        InputError: it is none, naming the option.
+        InputError: naming the option.
     """
-    if not math.isfinite(days):
+    if days is not None and not math.isfinite(days):
         raise InputError(f"{option}: give a number of days")
-    return days

@@ -2,74 +2,82 @@
 
 from __future__ import annotations
 
-import logging
-import sys
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
-import structlog
+import typer
 
-from spica_async.bus.broker_options import BrokerOptions
-from spica_async.cli.logs import log_to
-from spica_async.cli.options import DEFAULT_GRACE_SECONDS
-from spica_async.cli.prune import checked_days
-from spica_async.journal.opening import JournalOptions
-from spica_async.service.http.own_token import new_token
-from spica_async.service.http.settings import HttpSettings
-from spica_async.service.http.tokens import Tokens, read_tokens
-from spica_async.service.jobs import check_root
-from spica_async.service.local_files import ANY_FILE, LocalFiles
-from spica_async.service.program import DaemonOptions, run_daemon
-from workers.program import checked_slots
+from spica_async.cli.options import SweepFlags, TokenFile
+from spica_async.cli.prune import check_days
+from spica_async.service.http.address import DEFAULT_HOST, DEFAULT_PORT
 
 
-def serve_command(
+def serve(
     *,
-    output: Path,
-    journal: str | None,
-    broker: BrokerOptions | None,
-    slots: int | None,
-    parallel_sweeps: int,
-    max_queued: int,
-    grace_seconds: float | None,
-    host: str,
-    port: int,
-    token_file: Path | None,
-    trace_roots: Sequence[Path],
-    keep_days: float | None,
-) -> int:
-    """Serve until a signal comes, and return the exit code.
+    flags: SweepFlags,
+    sweeps: Annotated[int, typer.Option(min=1, help="sweeps that run side by side")] = 2,
+    max_queued: Annotated[int, typer.Option(min=1, help="sweeps that may wait")] = 100,
+    host: Annotated[
+        str, typer.Option(help="where to listen; outside of the loopback with --token-file only")
+    ] = DEFAULT_HOST,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free one")] = DEFAULT_PORT,
+    token_file: TokenFile = None,
+    trace_root: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="submissions may name traces and folders of models below this folder alone; may be"
+            " repeated; default: any for this user's own, none for others",
+            metavar="DIR",
+        ),
+    ] = None,
+    keep_days: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            help="forget sweeps that ended so long ago, as `prune` does; default: none",
+            metavar="DAYS",
+        ),
+    ] = None,
+) -> None:
+    """Run the tuning daemon: sweeps are submitted to it, watched, paused and resumed.
 
-    Without a token of its user's the daemon makes one of its own, for that user alone.
-
-    Raises:
-        SpicaError: it cannot be begun or gone on with; an `InputError` if an option is to blame.
+    What was running when it ended, in whatever way, goes on when it is started again.
     """
-    log_to(sys.stderr, logging.INFO, structlog.dev.ConsoleRenderer(colors=False))
-    check_root(output)
-    local = 0 if slots is None and broker is not None else checked_slots(slots)
-    if grace_seconds is None:
-        grace_seconds = DEFAULT_GRACE_SECONDS if broker else 0.0
+    from spica_async.cli.logs import log_to_stderr
+    from spica_async.journal.opening import JournalOptions
+    from spica_async.service.http.own_token import new_token
+    from spica_async.service.http.settings import HttpSettings
+    from spica_async.service.http.tokens import Tokens, read_tokens
+    from spica_async.service.jobs import check_root
+    from spica_async.service.local_files import ANY_FILE, LocalFiles
+    from spica_async.service.program import DaemonOptions, run_daemon
+    from workers.program import checked_slots
+
+    log_to_stderr()
+    broker = flags.broker()
+    check_root(flags.output)
+    check_days("--keep-days", keep_days)
     tokens = read_tokens(token_file)
+    # Without a token of its user's the daemon makes one of its own, for that user alone.
     own_token = None if tokens else new_token()
-    below = LocalFiles.below(trace_roots)
+    below = LocalFiles.below(trace_root or [])
     options = DaemonOptions(
-        output=output,
-        journal=JournalOptions.read(journal, output),
+        output=flags.output,
+        journal=JournalOptions.read(flags.journal, flags.output),
         broker=broker,
-        slots=local,
-        parallel_sweeps=parallel_sweeps,
+        slots=0 if flags.slots is None and broker is not None else checked_slots(flags.slots),
+        parallel_sweeps=sweeps,
         max_queued=max_queued,
-        grace_seconds=grace_seconds,
+        grace_seconds=flags.grace(),
         http=HttpSettings(
             host=host,
             port=port,
             tokens=Tokens.of(tokens or [own_token or ""]),
             own_token=own_token,
             # Who has this token can read what the daemon can.
-            files=below if trace_roots or own_token is None else ANY_FILE,
+            files=below if trace_root or own_token is None else ANY_FILE,
         ),
         command_files=below,
-        keep_days=keep_days if keep_days is None else checked_days("--keep-days", keep_days),
+        keep_days=keep_days,
     )
-    return run_daemon(options, lambda line: print(line, file=sys.stderr, flush=True))  # noqa: T201  # the terminal's
+    raise typer.Exit(run_daemon(options, lambda line: typer.echo(line, err=True)))

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
 from spica_async.errors import InputError, file_problem
-from spica_async.traces.synth import SynthConfig, write_trace
 
 
-def synth_command(path: Path, *, seed: int, requests: int, duration_seconds: float) -> None:
-    """Write a trace and say what it holds.
+def synth(
+    path: Annotated[Path, typer.Argument(help="the file to write", metavar="OUTPUT")],
+    *,
+    seed: Annotated[int, typer.Option(help="the same seed makes the same trace")] = 1,
+    requests: Annotated[int, typer.Option(min=1, help="how many")] = 1000,
+    duration: Annotated[float, typer.Option(min=1, help="seconds of arrivals")] = 600.0,
+) -> None:
+    """Write a small bursty trace."""
+    from spica_async.traces.synth import SynthConfig, write_trace
 
-    Raises:
-        InputError: if no such trace can be made, or the file cannot be written.
-    """
     try:
-        write_trace(
-            path, SynthConfig(seed=seed, requests=requests, duration_seconds=duration_seconds)
-        )
+        write_trace(path, SynthConfig(seed=seed, requests=requests, duration_seconds=duration))
     except ValueError as error:
         raise InputError(f"trace synth: {error}") from None
     except OSError as error:
         raise InputError(f"{path}: {file_problem(error)}") from None
-    typer.echo(f"wrote {requests} requests over {duration_seconds:g} s to {path}")
+    typer.echo(f"wrote {requests} requests over {duration:g} s to {path}")

@@ -7,19 +7,15 @@ SIGTERM cut that short, 1 when the worker cannot work (any more), 2 for a bad op
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from spica_async.bus.address import BrokerAddress
-from spica_async.bus.limits import DEFAULT_HARD_LIMIT_SECONDS
-from spica_async.cli.options import Bus, Ca, Cert, HardLimitSeconds, Key
-from spica_async.cli.worker_logs import log_to_stderr
-from spica_async.errors import InputError, SpicaError, file_problem, unforeseen
-from spica_async.exit_codes import EXIT_BAD_INPUT, EXIT_FAULT
-from spica_async.processes.threads import leaving_threads_behind
+from spica_async.cli.logs import log_to_stderr
+from spica_async.cli.options import BrokerFlags, flattened
+from spica_async.cli.program import run_as_program
+from spica_async.errors import InputError, file_problem
 from spica_async.traces.sources import DEFAULT_SCHEMES, read_schemes
 from workers.program import DEFAULT_DRAIN_SECONDS, WorkerOptions, checked_slots, run_program
 from workers.settings import ChildSettings
@@ -37,10 +33,9 @@ app = typer.Typer(
 )
 
 
-@app.command()
 def work(
     *,
-    bus: Bus = None,
+    flags: BrokerFlags,
     slots: Annotated[
         int | None, typer.Option(min=1, help="replays at a time on this machine; default: cores")
     ] = None,
@@ -55,7 +50,6 @@ def work(
     heartbeat_seconds: Annotated[
         float, typer.Option(min=1, max=60, help="between two signs of life to coordinators")
     ] = DEFAULT_HEARTBEAT_SECONDS,
-    hard_limit_seconds: HardLimitSeconds = DEFAULT_HARD_LIMIT_SECONDS,
     trace_cache: Annotated[
         Path | None,
         typer.Option(
@@ -74,9 +68,6 @@ def work(
             metavar="SCHEME,...",
         ),
     ] = ",".join(DEFAULT_SCHEMES),
-    ca: Ca = None,
-    cert: Cert = None,
-    key: Key = None,
     log_folder: Annotated[
         Path | None,
         typer.Option(
@@ -86,13 +77,13 @@ def work(
     json_logs: Annotated[bool, typer.Option("--json-logs", help="one JSON object a line")] = False,
 ) -> None:
     """Evaluate candidates for sweeps that run elsewhere; takes part until SIGTERM or Ctrl-C."""
-    address = BrokerAddress.from_options(bus, ca=ca, cert=cert, key=key)
+    address = flags.address()
     options = WorkerOptions(
         name=_checked_name(name),
         slots=checked_slots(slots),
         drain_seconds=drain_seconds,
         heartbeat_seconds=heartbeat_seconds,
-        hard_limit_seconds=hard_limit_seconds,
+        hard_limit_seconds=flags.limit_seconds(),
         children=ChildSettings(log_folder=_made_folder(log_folder)),
         traces=TraceCache.open(
             trace_cache,
@@ -104,31 +95,12 @@ def work(
     raise typer.Exit(run_program(address, options))
 
 
+app.command()(flattened(work))
+
+
 def main() -> None:
     """The program `spica-worker`."""
-    with leaving_threads_behind():
-        run_app()
-
-
-def run_app() -> None:
-    """Run the command line; what a person can act on is one message, never a traceback.
-
-    Raises:
-        SystemExit: with the exit code.
-    """
-    try:
-        app()
-    except InputError as error:
-        _exit(error, EXIT_BAD_INPUT)
-    except SpicaError as error:
-        _exit(error, EXIT_FAULT)
-    except Exception as error:  # noqa: BLE001 - a bug of ours: not for the user
-        _exit(SpicaError(unforeseen(error)), EXIT_FAULT)
-
-
-def _exit(error: SpicaError, code: int) -> None:
-    sys.stderr.write(f"error: {error}\n")
-    sys.exit(code)
+    run_as_program(app)
 
 
 def _checked_name(name: str | None) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import importlib
 import json
-import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -30,7 +29,6 @@ from spica_async.search.events.pending import listed, submitted_event
 from spica_async.search.fact_log import LEASE_SECONDS
 from spica_async.storage.address import FileAddress, ServerAddress, read_address
 
-URL_VARIABLE: Final = "SPICA_JOURNAL"
 FILE_NAME: Final = "journal.sqlite3"
 
 
@@ -46,16 +44,16 @@ class JournalOptions:
 
     @classmethod
     def read(cls, url: str | None, output: Path) -> JournalOptions:
-        """What a command was told, or else the default.
+        """The journal of a URL, or else the one beside the sweeps' folders.
 
         Raises:
             InputError: the URL names no journal, or a file that cannot be written.
         """
-        told = url or os.environ.get(URL_VARIABLE)
-        address = read_address(told or output / FILE_NAME)
+        where = url or output / FILE_NAME
+        address = read_address(where)
         if isinstance(address, FileAddress):
             check_file(f"journal {address}", address.path)
-        return cls(told or output / FILE_NAME)
+        return cls(where)
 
     @property
     def name(self) -> str:

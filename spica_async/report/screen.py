@@ -38,6 +38,10 @@ class ProgressConsole(Console):
         """Fall silent, where the base class would end the program."""
         self.quiet = True
 
+    def print_line(self, line: str) -> None:
+        """Print a line as it is, however long."""
+        self.print(Text(line), soft_wrap=True)
+
 
 class Display(Viewer, Protocol):
     """What shows a sweep, from the first check of the input to the last candidate."""

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -27,7 +26,7 @@ from tenacity import (
 from schemas.daemon import Problem, SweepDetail, SweepSubmission, SweepSummary
 from schemas.lifecycle import SWEEP_EVENT, SweepEvent, SweepFailed, SweepPaused
 from spica_async.errors import InputError, SpicaError
-from spica_async.service.http.address import DEFAULT_URL, URL_VARIABLE, is_loopback
+from spica_async.service.http.address import DEFAULT_URL, is_loopback
 from spica_async.service.http.own_token import addresses_of, read_own_token
 from spica_async.service.http.tokens import TOKEN_VARIABLE, read_tokens
 from spica_async.tls import HTTPS, tls_refusal
@@ -87,33 +86,30 @@ class DaemonAddress:
     token: SecretStr | None
 
     @classmethod
-    def read(
-        cls, url: str | None, token_file: Path | None, environ: Mapping[str, str] = os.environ
-    ) -> Self:
-        """Read what a command was given, or else the variables or the default.
+    def read(cls, url: str, token_file: Path | None) -> Self:
+        """The address that a command was given.
+
+        Args:
+            url: of `--daemon`, or of the variable `SPICA_DAEMON`.
+            token_file: has the token in its first line; None: see `read_tokens`.
 
         Raises:
             InputError: naming the option or the variable to correct.
         """
-        source = "--daemon" if url is not None else URL_VARIABLE
-        text = (url if url is not None else environ.get(URL_VARIABLE, "")).strip()
-        if not text:
-            if url is not None:
-                raise InputError("--daemon: a URL is needed, e.g. " + DEFAULT_URL)
-            text = DEFAULT_URL
+        url = url.strip()
         try:
-            parts = httpx.URL(text)
+            parts = httpx.URL(url)
         except httpx.InvalidURL:
-            raise InputError(f"{source}: not a URL, such as {DEFAULT_URL}") from None
+            raise InputError(f"--daemon: not a URL, such as {DEFAULT_URL}") from None
         if parts.scheme not in ("http", "https") or not parts.host:
-            raise InputError(f"{source}: a URL with http:// or https://, such as {DEFAULT_URL}")
+            raise InputError(f"--daemon: a URL with http:// or https://, such as {DEFAULT_URL}")
         if parts.userinfo or parts.query or parts.fragment:
             # Not quoted: there may be a password in it.
             raise InputError(
-                f"{source}: host, port and path only; --token-file or {TOKEN_VARIABLE} has a token"
+                f"--daemon: host, port and path only; --token-file or {TOKEN_VARIABLE} has a token"
             )
-        tokens = read_tokens(token_file, environ)
-        return cls(text.rstrip("/"), SecretStr(tokens[0]) if tokens else None)
+        tokens = read_tokens(token_file)
+        return cls(url.rstrip("/"), SecretStr(tokens[0]) if tokens else None)
 
     def __str__(self) -> str:
         return self.url

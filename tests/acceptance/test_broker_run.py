@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -13,25 +12,15 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import aio_pika
-import aiohttp
 import pytest
 from support.broker import VirtualHost, free_port
 from support.commands import TIMEOUT_SECONDS, Finished, Spica, WriteConfig, small_sweep
 from support.served import served
 
-from schemas.messages import TraceLoad
-from spica_async.bus.broker_options import (
-    BrokerOptions,
-    offered,
-    read_broker_options,
-    trace_server,
-)
 from spica_async.bus.topology import requests_queue
 from spica_async.engine.versions import engine_fingerprint
-from spica_async.errors import InputError
 
 OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"
 FOUR = {
@@ -81,147 +70,6 @@ def worker(url: str, log: Path, *arguments: str) -> Iterator[subprocess.Popen[by
 
 def queues(vhost: VirtualHost) -> str:
     return vhost.node.ctl("list_queues", "--vhost", vhost.name, "name")
-
-
-def broker_options(url: str | None = None, **options: Any) -> BrokerOptions | None:
-    names = [
-        *("ca", "cert", "key", "hard_limit_seconds", "trace_host", "trace_port", "trace_urls"),
-    ]
-    return read_broker_options(url, **(dict.fromkeys(names) | options))
-
-
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [
-        ("--ca", Path("ca.pem")),
-        ("--cert", Path("cert.pem")),
-        ("--key", Path("key.pem")),
-        ("--hard-limit-seconds", 60.0),
-        ("--trace-host", "localhost"),
-        ("--trace-port", 8080),
-        ("--trace-url", ["s3://traces/one.jsonl"]),
-    ],
-)
-def test_an_option_that_means_nothing_without_a_broker(
-    option: str, value: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("SPICA_BUS", raising=False)
-    name = option[2:].replace("-", "_").replace("url", "urls")
-
-    assert broker_options(trace_urls=[]) is None
-    with pytest.raises(InputError, match=f"^{option}: .* --bus"):
-        broker_options(**{name: value})
-
-
-def test_what_a_broker_is_used_with(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SPICA_BUS", "amqp://elsewhere")
-
-    plain = broker_options()
-    full = broker_options(
-        "amqp://mq", hard_limit_seconds=60.0, trace_port=8080, trace_urls=["s3://a/b"]
-    )
-
-    assert plain is not None
-    assert (plain.address.host, plain.hard_limit_seconds, plain.trace_port) == (
-        "elsewhere",
-        1500,
-        0,
-    )
-    assert full is not None
-    assert (full.address.host, full.hard_limit_seconds, full.trace_port) == ("mq", 60, 8080)
-    assert full.trace_urls == ("s3://a/b",)
-    with pytest.raises(InputError, match=r"^--trace-url: here: "):
-        broker_options("amqp://mq", trace_urls=["here"])
-
-
-@pytest.mark.parametrize(
-    "url",
-    [
-        "simplecache::http://user:secret@host/trace?secret",
-        "zip://trace.jsonl::s3://bucket/traces.zip?secret",
-        "http::s3://user:secret@bucket/trace",
-    ],
-)
-def test_a_chain_of_urls_is_refused_without_quoting_it(url: str) -> None:
-    with pytest.raises(InputError, match=r"^--trace-url: .*::") as caught:
-        broker_options("amqp://mq", trace_urls=["s3://a/b", url])
-    assert "secret" not in str(caught.value)
-
-
-def test_a_scheme_that_workers_do_not_fetch_by_themselves_is_noted() -> None:
-    urls = ["https://host/a", "abfs://a/b", "s3://a/b", "abfs://a/c"]
-    options = broker_options("amqp://mq", trace_urls=urls)
-    assert options is not None
-    assert options.notes == [
-        "--trace-url: workers fetch abfs:// only with abfs in their --trace-schemes"
-    ]
-
-
-def test_an_address_of_ipv6_is_no_chain_of_urls() -> None:
-    options = broker_options("amqp://mq", trace_urls=["http://[fd00::1]:8080/trace"])
-    assert options is not None
-    assert options.trace_urls == ("http://[fd00::1]:8080/trace",)
-
-
-async def test_a_trace_is_offered_from_here_and_from_where_the_user_says(tmp_path: Path) -> None:
-    path = tmp_path / "trace.jsonl"
-    path.write_text("{}\n")
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    trace = TraceLoad(path=str(path), sha256=digest, size_bytes=3, requests=1, total_tokens=1)
-    here = broker_options("amqp://127.0.0.1", trace_urls=["s3://traces/one.jsonl"])
-    anywhere = broker_options("amqp://203.0.113.1")
-    told = broker_options("amqp://203.0.113.1", trace_host="127.0.0.2", trace_port=free_port())
-    assert here is not None
-    assert anywhere is not None
-    assert told is not None
-
-    async with offered(None, here) as nothing:
-        assert nothing is None
-    async with offered(trace, here) as given, aiohttp.ClientSession() as session:
-        assert given is not None
-        first, own = given.sources
-        assert (first.url, first.token) == ("s3://traces/one.jsonl", None)
-        assert re.fullmatch(rf"http://127\.0\.0\.1:\d+/traces/{digest}", own.url)
-        assert own.token is not None
-        login = {"Authorization": f"Bearer {own.token.get_secret_value()}"}
-        async with session.get(own.url, headers=login) as answer:
-            assert await answer.text() == "{}\n"
-    async with offered(trace, anywhere) as given:
-        assert given is not None
-        (own,) = given.sources
-        assert "127.0.0.1" not in own.url
-        assert "0.0.0.0" not in own.url
-    async with offered(trace, told) as given:
-        assert given is not None
-        (own,) = given.sources
-        assert own.url == f"http://127.0.0.2:{told.trace_port}/traces/{digest}"
-
-
-async def test_several_traces_are_offered_at_the_one_port_of_a_daemon(tmp_path: Path) -> None:
-    options = broker_options("amqp://127.0.0.1", trace_port=free_port())
-    assert options is not None
-    traces: list[TraceLoad] = []
-    for text in ("{}\n", "[]\n"):
-        path = tmp_path / f"trace-{len(traces)}.jsonl"
-        path.write_text(text)
-        digest = hashlib.sha256(text.encode()).hexdigest()
-        trace = TraceLoad(path=str(path), sha256=digest, size_bytes=3, requests=1, total_tokens=1)
-        traces.append(trace)
-
-    async with (
-        trace_server(options) as server,
-        offered(traces[0], options, server) as first,
-        offered(traces[1], options, server) as second,
-        aiohttp.ClientSession() as session,
-    ):
-        for given, text in ((first, "{}\n"), (second, "[]\n")):
-            assert given is not None
-            (own,) = given.sources
-            assert own.url == f"http://127.0.0.1:{options.trace_port}/traces/{given.sha256}"
-            assert own.token is not None
-            login = {"Authorization": f"Bearer {own.token.get_secret_value()}"}
-            async with session.get(own.url, headers=login) as answer:
-                assert await answer.text() == text
 
 
 def test_a_wrong_url_is_bad_input(spica: Spica, write_config: WriteConfig, tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from spica_async.cli import run_app
+from spica_async.cli.app import app
+from spica_async.cli.program import run_app
 from spica_async.errors import (
     SpicaError,
     file_problem,
@@ -120,6 +121,6 @@ def test_a_current_folder_that_was_removed_is_bad_input(
     monkeypatch.chdir(gone)
     gone.rmdir()
     with pytest.raises(SystemExit) as end:
-        run_app()
+        run_app(app)
     assert end.value.code == 2
     assert capsys.readouterr().err.startswith("error: the current folder: no such file or direct")

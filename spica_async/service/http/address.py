@@ -8,7 +8,6 @@ from typing import Final
 DEFAULT_HOST: Final = "127.0.0.1"
 DEFAULT_PORT: Final = 8265
 DEFAULT_URL: Final = f"http://{DEFAULT_HOST}:{DEFAULT_PORT}"
-URL_VARIABLE: Final = "SPICA_DAEMON"
 
 
 def is_loopback(host: str) -> bool:

@@ -40,7 +40,7 @@ import json, sys
 from pathlib import Path
 from spica_async.bus.address import BrokerAddress
 from spica_async.errors import SpicaError
-from spica_async.cli.worker_logs import log_to_stderr
+from spica_async.cli.logs import log_to_stderr
 from workers.program import WorkerOptions, run_program
 from workers.settings import ChildSettings
 

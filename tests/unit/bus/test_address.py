@@ -51,11 +51,6 @@ def test_what_a_url_leaves_open() -> None:
     assert read("amqp://mq/") == read("amqp://mq/%2F") == address
 
 
-def test_the_variable_stands_in_for_the_option() -> None:
-    assert read(None, SPICA_BUS="amqp://elsewhere").host == "elsewhere"
-    assert read("amqp://here", SPICA_BUS="amqp://elsewhere").host == "here"
-
-
 def test_credentials_of_the_environment(tmp_path: Path) -> None:
     file = tmp_path / "password"
     file.write_text(f"{SECRET}\nsecond line\n")
@@ -135,8 +130,6 @@ def test_mistakes(url: str | None, words: str) -> None:
     assert told.startswith("--bus: ")
     assert words in told
     assert "\n" not in told
-    if url:
-        assert refusal(None, SPICA_BUS=url) == told.replace("--bus: ", "SPICA_BUS: ")
 
 
 @pytest.mark.parametrize("special", list("/?#[]@:% \\\n"))

@@ -6,17 +6,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
-from support.results import RESULT
 
 from schemas.config import SmartSearchConfig, SweepControl
-from schemas.goal import OptimizationGoal, OptimizationTarget, SLATarget
 from schemas.results import (
     BranchResult,
-    RankedCandidate,
-    SweepStatus,
     Tally,
 )
-from spica_async.cli.run import exit_code
+from spica_async.exit_codes import sweep_exit_code
 from spica_async.judge.sweep_result import CutShort, sweep_reason, sweep_status
 
 
@@ -94,35 +90,22 @@ def test_the_least_finished_branch_names_the_sweep(ends: list[Any], status: str)
 
 
 @pytest.mark.parametrize(
-    ("status", "goodput", "code"),
+    ("state", "useful", "code"),
     [
-        ("completed", [5.0], 0),
-        ("time_limit", [0.0, 5.0], 0),
-        ("time_limit", [0.0, 0.0], 3),
-        ("time_limit", [], 3),
-        ("nothing_feasible", [0.0], 3),
-        ("interrupted", [5.0], 130),
+        ("completed", True, 0),
+        ("time_limit", True, 0),
+        ("time_limit", False, 3),
+        ("nothing_feasible", False, 3),
+        ("failed", False, 1),
+        ("interrupted", True, 130),
+        ("cancelled", True, 130),
+        ("paused", True, 130),
     ],
 )
 def test_the_exit_code_is_0_only_where_something_serves_the_goal(
-    status: SweepStatus, goodput: list[float], code: int
+    state: str, *, useful: bool, code: int
 ) -> None:
-    goal = OptimizationGoal(
-        target=OptimizationTarget.GOODPUT, sla=SLATarget(ttft_ms=1.0, itl_ms=1.0)
-    )
-    ranking = [
-        RankedCandidate(
-            candidate_id=str(number),
-            score=value,
-            objectives={"goodput": value},
-            used_gpus=1,
-            config={},
-            metrics={},
-        )
-        for number, value in enumerate(goodput)
-    ]
-    result = RESULT.model_copy(update={"status": status, "ranking": ranking})
-    assert exit_code(result, goal) == code
+    assert sweep_exit_code(state, useful=useful) == code
 
 
 @pytest.mark.parametrize(

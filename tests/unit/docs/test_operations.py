@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
-from spica_async import cli
 from spica_async.bus import address, limits, topology
 from spica_async.bus.rabbitmq.bus import DEFAULT_CONNECT_SECONDS, DEFAULT_PATIENCE_SECONDS
-from spica_async.cli import worker as worker_cli
+from spica_async.cli.app import app
+from spica_async.cli.worker import app as worker_app
 from workers import supervisor, traces
 
 PAGE = (Path(__file__).parents[3] / "docs" / "operations.md").read_text(encoding="utf-8")
@@ -22,7 +22,7 @@ OTHERS_COMMANDS = re.compile(
 
 def options_of_programs() -> set[str]:
     found = {"--help"}
-    commands = [get_command(cli.app), get_command(worker_cli.app)]
+    commands = [get_command(app), get_command(worker_app)]
     while commands:
         command = commands.pop()
         found.update(option for parameter in command.params for option in parameter.opts)
@@ -70,7 +70,7 @@ def test_the_times_are_those_of_the_code() -> None:
 
 def test_the_variables_are_those_of_the_code() -> None:
     known = {
-        address.URL_VARIABLE,
+        "SPICA_BUS",
         address.USER_VARIABLE,
         address.PASSWORD_VARIABLE,
         address.PASSWORD_FILE_VARIABLE,

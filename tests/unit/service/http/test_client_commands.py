@@ -32,7 +32,8 @@ from schemas.lifecycle import (
     SweepStarted,
 )
 from schemas.results import SweepStatus, Tally
-from spica_async.cli import run_app
+from spica_async.cli.app import app
+from spica_async.cli.program import run_app
 from spica_async.errors import SpicaError
 from spica_async.service.http.settings import HttpSettings
 
@@ -53,7 +54,7 @@ def spica(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Spica:
             redirect_stderr(io.StringIO()) as stderr,
             pytest.raises(SystemExit) as ended,
         ):
-            run_app()
+            run_app(app)
         assert isinstance(ended.value.code, int)
         return Finished(ended.value.code, stdout.getvalue(), stderr.getvalue())
 
@@ -405,8 +406,8 @@ async def test_a_bad_url_names_the_option(spica: Spica, url: str) -> None:
 
 async def test_help_imports_nothing_heavy() -> None:
     script = (
-        "import sys; import spica_async.cli;"
-        "print([m for m in ('httpx2', 'fastapi', 'uvicorn', 'tenacity') if m in sys.modules])"
+        "import sys; import spica_async.cli.app;"
+        "print([m for m in ('httpx2', 'numpy', 'pydantic', 'rich') if m in sys.modules])"
     )
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", script, stdout=asyncio.subprocess.PIPE

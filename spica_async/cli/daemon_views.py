@@ -1,9 +1,8 @@
-"""`spica-async submit | list | show | watch | cancel | remove`: a daemon's sweeps from a shell."""
+"""What the terminal shows of a daemon's sweeps."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final
 
 import typer
@@ -12,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from schemas.daemon import SweepDetail, SweepSubmission, SweepSummary
+from schemas.daemon import SweepDetail, SweepSummary
 from schemas.goal import OptimizationGoal, OptimizationTarget
 from schemas.lifecycle import (
     BranchEnumerated,
@@ -23,130 +22,36 @@ from schemas.lifecycle import (
     SweepPaused,
     SweepStarted,
 )
-from spica_async.config.load import load_config
 from spica_async.errors import SpicaError
-from spica_async.exit_codes import EXIT_FAULT, EXIT_INTERRUPTED
+from spica_async.exit_codes import EXIT_INTERRUPTED, sweep_exit_code
 from spica_async.judge.sweep_result import is_useful
-from spica_async.report.folder import config_document
 from spica_async.report.screen import candidate_line
 from spica_async.report.tables import candidates_table, print_view, tally_text
 from spica_async.report.units import figure, seconds
-from spica_async.service.client import DaemonAddress, DaemonClient, Verb
+from spica_async.service.client import DaemonClient
 
-EXIT_NOTHING_FEASIBLE: Final = 3
-_EXIT_CODES: Final = {
-    "nothing_feasible": EXIT_NOTHING_FEASIBLE,
-    "failed": EXIT_FAULT,
-    "cancelled": EXIT_INTERRUPTED,
-    "interrupted": EXIT_INTERRUPTED,
-    "paused": EXIT_INTERRUPTED,
-}
 _UNREAD_GOAL: Final = "its goal cannot be read by this version, so candidates are not shown"
 _SUMMARIES: Final[TypeAdapter[list[SweepSummary]]] = TypeAdapter(list[SweepSummary])
 
 
-def submit_command(
-    path: Path,
-    address: DaemonAddress,
-    *,
-    priority: int,
-    use_cache: bool,
-    watch: bool,
-    as_json: bool,
-) -> int:
-    """Hand over the sweep of one configuration file and return the exit code.
-
-    Args:
-        path: of the configuration; relative paths in it start at its folder, on this machine.
-        address: of the daemon.
-        priority: see `SweepSubmission`.
-        use_cache: likewise.
-        watch: follow the sweep to its end.
-        as_json: print a document in place of the id.
-
-    Raises:
-        InputError: something is wrong with the configuration.
-        SpicaError: the daemon does not answer, or takes no more.
-    """
-    submission = SweepSubmission(
-        config=config_document(load_config(path)), priority=priority, use_cache=use_cache
-    )
-    with DaemonClient(address) as client:
-        sweep = client.submit(submission)
-        if not watch:
-            typer.echo(sweep.model_dump_json(indent=2) if as_json else sweep.sweep_id)
-            return 0
-        typer.echo(sweep.sweep_id, err=as_json)
-        return _watch(client, sweep.sweep_id, as_json=as_json)
-
-
-def list_command(address: DaemonAddress, state: str | None, *, limit: int, as_json: bool) -> None:
-    """Print the latest sweeps, or of those in one state, and tell whether there are more.
-
-    Raises:
-        InputError: there is no such state.
-        SpicaError: the daemon does not answer.
-    """
-    with DaemonClient(address) as client:
-        sweeps = client.sweeps(state, most=limit + 1)
-    if len(sweeps) > limit:
-        typer.echo(f"the latest {limit:,}; --limit N shows more", err=True)
-        del sweeps[limit:]
+def print_sweeps(sweeps: list[SweepSummary], *, as_json: bool) -> None:
+    """Print a line for each sweep."""
     if as_json:
         typer.echo(_SUMMARIES.dump_json(sweeps, indent=2).decode())
-    elif sweeps:
-        print_view(_list_view(sweeps))
     else:
-        typer.echo("no sweeps" if state is None else f"no sweep is {state}")
+        print_view(_list_view(sweeps))
 
 
-def show_command(sweep_id: str, address: DaemonAddress, *, as_json: bool) -> None:
-    """Print one sweep: its branches, what became of its suggestions, and the ten best.
+def watch_sweep(client: DaemonClient, sweep_id: str, *, as_json: bool) -> int:
+    """Print a line for each candidate until the sweep ends, then the sweep.
 
-    Raises:
-        InputError: there is no such sweep.
-        SpicaError: the daemon does not answer.
-    """
-    with DaemonClient(address) as client:
-        _print_sweep(client.sweep(sweep_id), as_json=as_json)
-
-
-def watch_command(sweep_id: str, address: DaemonAddress, *, as_json: bool) -> int:
-    """Print a line for each candidate until the sweep ends, then the sweep; return the exit code.
+    Returns:
+        The exit code, as `run` has it.
 
     Raises:
         InputError: there is no such sweep.
         SpicaError: the daemon does not answer any more.
     """
-    with DaemonClient(address) as client:
-        return _watch(client, sweep_id, as_json=as_json)
-
-
-def order_command(verb: Verb, sweep_id: str, address: DaemonAddress, *, as_json: bool) -> None:
-    """Cancel, pause or resume a sweep and print what it is now.
-
-    Raises:
-        InputError: there is no such sweep, or it is in no state for that.
-        SpicaError: the daemon does not answer.
-    """
-    with DaemonClient(address) as client:
-        sweep = client.order(verb, sweep_id)
-    typer.echo(sweep.model_dump_json(indent=2) if as_json else f"{sweep.sweep_id} is {sweep.state}")
-
-
-def remove_command(sweep_id: str, address: DaemonAddress) -> None:
-    """Have a daemon forget a sweep; its folder stays.
-
-    Raises:
-        InputError: there is no such sweep, or it is in no state for that.
-        SpicaError: the daemon does not answer.
-    """
-    with DaemonClient(address) as client:
-        client.remove(sweep_id)
-    typer.echo(f"{sweep_id} is removed; its results are where they were")
-
-
-def _watch(client: DaemonClient, sweep_id: str, *, as_json: bool) -> int:
     sweep = client.sweep(sweep_id)
     goal = _goal(sweep)
     if goal is None:
@@ -160,16 +65,10 @@ def _watch(client: DaemonClient, sweep_id: str, *, as_json: bool) -> int:
     except KeyboardInterrupt:
         typer.echo(f"no longer watched; {sweep_id} goes on", err=True)
         return EXIT_INTERRUPTED
-    _print_sweep(detail, as_json=as_json)
-    return _exit_code(detail, goal)
-
-
-def _exit_code(sweep: SweepDetail, goal: OptimizationGoal) -> int:
-    """As `run` ends."""
-    useful = any(is_useful(candidate.objectives, goal) for candidate in sweep.best)
-    if sweep.state == "time_limit" and not useful:
-        return EXIT_NOTHING_FEASIBLE
-    return _EXIT_CODES.get(sweep.state, 0)
+    print_sweep(detail, as_json=as_json)
+    return sweep_exit_code(
+        detail.state, useful=any(is_useful(one.objectives, goal) for one in detail.best)
+    )
 
 
 def _line(event: SweepEvent, goal: OptimizationGoal) -> str | None:
@@ -192,7 +91,8 @@ def _line(event: SweepEvent, goal: OptimizationGoal) -> str | None:
     return line
 
 
-def _print_sweep(sweep: SweepDetail, *, as_json: bool) -> None:
+def print_sweep(sweep: SweepDetail, *, as_json: bool) -> None:
+    """Print one sweep: its branches, what became of its suggestions, and the ten best."""
     if as_json:
         typer.echo(sweep.model_dump_json(indent=2))
     else:

@@ -10,6 +10,7 @@ import pytest
 
 from spica_async.bus.address import BrokerAddress
 from spica_async.cli import worker as cli
+from spica_async.cli.program import run_app
 from spica_async.errors import SpicaError
 from workers.program import WorkerOptions
 from workers.traces import TraceCache
@@ -35,7 +36,7 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
         monkeypatch.setattr(cli, "run_program", work)
         monkeypatch.setattr("sys.argv", ["spica-worker", *arguments])
         with pytest.raises(SystemExit) as ended:
-            cli.run_app()
+            run_app(cli.app)
         assert isinstance(ended.value.code, int)
         return ended.value.code, seen[0] if seen else None
 

@@ -1,0 +1,275 @@
+"""Runs the sweep of `run` and `resume`, over the embedded bus or a broker."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shlex
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    nullcontext,
+)
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Self
+
+from schemas.results import SweepResult
+from spica_async.bus.broker_options import BrokerOptions, connected
+from spica_async.bus.memory import MemoryBus
+from spica_async.bus.port import Bus
+from spica_async.cli.logs import log_to_file, log_warnings_to_stderr
+from spica_async.cli.options import DEFAULT_OUTPUT, SweepFlags
+from spica_async.config.inputs import Inputs, inputs_of, read_inputs
+from spica_async.errors import InputError, first_cause
+from spica_async.evaluate.cache import cache_place
+from spica_async.evaluate.cache import opened as opened_cache
+from spica_async.exit_codes import EXIT_INTERRUPTED, sweep_exit_code
+from spica_async.journal import SweepRow, SweepUnknownError
+from spica_async.journal.opening import JournalOptions, config_of, opened
+from spica_async.judge.sweep_result import is_useful
+from spica_async.plan.types import SweepPlan
+from spica_async.processes.signals import Interrupts
+from spica_async.report.folder_writer import FolderWriter
+from spica_async.report.screen import Display, ProgressConsole, showing
+from spica_async.report.tables import print_view, result_view
+from spica_async.search.stopping import SweepStop
+from spica_async.service.jobs import Job, NewJob, ResumedJob, check_root
+from spica_async.service.local_worker import local_worker
+from spica_async.service.run_sweep import RunContext, run_job
+from spica_async.space.knobs import scales
+from workers.program import WorkerOptions, checked_slots
+from workers.settings import ENGINE_WARM_UP, ChildSettings
+from workers.supervisor import default_name
+from workers.traces import TraceCache
+
+_WARM_UP_WITH_PLANNER = "spica_async.engine.evaluation:warm_up_with_planner"
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """How to run a sweep, apart from its configuration.
+
+    Attributes:
+        slots: replays at a time in this process; none: as many as suit the machine without a
+            broker, and with one none at all.
+        output: the folder for the sweep's own folder.
+        grace_seconds: how long an interrupted sweep waits for what runs.
+        broker: none: everything happens in this process and its children.
+        journal: where the sweep is kept for when it is resumed.
+        use_cache: whether what was measured before need not be measured again.
+    """
+
+    slots: int | None
+    output: Path
+    grace_seconds: float
+    broker: BrokerOptions | None
+    journal: JournalOptions
+    use_cache: bool
+
+    @classmethod
+    def read(cls, flags: SweepFlags, *, use_cache: bool) -> Self:
+        """What was typed, with its defaults.
+
+        Raises:
+            InputError: something is wrong with an option.
+        """
+        broker = flags.broker()
+        check_root(flags.output)
+        journal = JournalOptions.read(flags.journal, flags.output)
+        return cls(flags.slots, flags.output, flags.grace(), broker, journal, use_cache)
+
+    def resume_command(self, sweep_id: str) -> str:
+        """What to type to go on with a sweep of this run's; a journal's URL may hold a password."""
+        command = f"spica-async resume {sweep_id}"
+        if self.output != DEFAULT_OUTPUT:
+            command += f" --output {shlex.quote(str(self.output))}"
+        if self.journal.is_server:
+            command += " --journal URL"
+        if self.broker is not None:
+            command += " --bus URL"
+        return command
+
+
+def run_new_sweep(path: Path, options: RunOptions, *, as_json: bool) -> int:
+    """Run the sweep of one configuration file and return the exit code.
+
+    Raises:
+        SpicaError: if it could not be run; an `InputError` if that is the input's fault.
+    """
+    log_warnings_to_stderr()
+    progress = ProgressConsole()
+    inputs = _limited(read_inputs(path, progress.print_line), options)
+    job = NewJob(inputs, root=options.output, journal=options.journal, use_cache=options.use_cache)
+    return _run_job(job, options, progress, as_json=as_json)
+
+
+def resume_sweep(sweep_id: str, options: RunOptions, *, as_json: bool) -> int:
+    """Go on with a sweep where it was left, and return the exit code.
+
+    One that has ended is shown again.
+
+    Raises:
+        SpicaError: if it could not be run; an `InputError` if there is no such sweep.
+    """
+    log_warnings_to_stderr()
+    progress = ProgressConsole()
+    row = asyncio.run(_sweep_row(sweep_id, options.journal))
+    inputs = _limited(inputs_of(config_of(row), progress.print_line), options)
+    folder = _folder_of(row, options.output)
+    options = replace(options, use_cache=options.use_cache and row.use_cache)
+    job = ResumedJob(sweep_id, inputs, folder=folder, journal=partial(opened, options.journal))
+    return _run_job(job, options, progress, as_json=as_json)
+
+
+def _run_job(job: Job, options: RunOptions, progress: ProgressConsole, *, as_json: bool) -> int:
+    goal = job.inputs.config.goal
+    for line in options.broker.notes if options.broker is not None else ():
+        progress.print_line(line)
+    slots = _slots(options, parallel_evals=job.inputs.config.sweep.parallel_evals)
+    try:
+        with showing(goal, progress, fleet=options.broker is not None) as display:
+            result = asyncio.run(_run(job, options, slots, display))
+    except asyncio.CancelledError:
+        where = options.output
+        progress.print(f"interrupted; what was found, if anything, is in {where}", markup=False)
+        return EXIT_INTERRUPTED
+    except BaseExceptionGroup as group:
+        raise first_cause(group) from group
+    if as_json:
+        sys.stdout.write(json.dumps(result.model_dump(mode="json"), indent=2) + "\n")
+    else:
+        print_view(result_view(result, goal))
+    if result.status == "interrupted":
+        progress.print(f"go on with it: {options.resume_command(job.sweep_id)}", markup=False)
+    useful = any(is_useful(candidate.objectives, goal) for candidate in result.ranking)
+    return sweep_exit_code(result.status, useful=useful)
+
+
+def _folder_of(row: SweepRow, output: Path) -> Path:
+    """Where the results of a sweep are, which may have been moved with the journal beside them."""
+    here, there = output / row.sweep_id, Path(row.folder)
+    return there if there.is_dir() and not here.is_dir() else here
+
+
+def _limited(inputs: Inputs, options: RunOptions) -> Inputs:
+    if options.broker is None:
+        return inputs
+    return replace(inputs, config=options.broker.limited(inputs.config))
+
+
+async def _sweep_row(sweep_id: str, options: JournalOptions) -> SweepRow:
+    """What the journal has of a sweep.
+
+    Raises:
+        InputError: there is no such sweep, or no such journal.
+    """
+    if not options.exists:
+        raise InputError(f"there is no journal {options.name}: see --output and --journal")
+    try:
+        async with opened(options) as journal:
+            return await journal.sweep(sweep_id)
+    except SweepUnknownError as error:
+        raise InputError(f"{error}; see --output and --journal") from error
+
+
+def _slots(options: RunOptions, *, parallel_evals: int) -> int:
+    """Slots to run here.
+
+    Without a broker there is one per core unless told otherwise, and none that could never be
+    used.
+
+    Raises:
+        InputError: if so many were asked for that the memory is not enough for a replay in each.
+    """
+    if options.slots is None and options.broker is not None:
+        return 0
+    return min(checked_slots(options.slots), parallel_evals)
+
+
+async def _run(job: Job, options: RunOptions, slots: int, display: Display) -> SweepResult:
+    stop = SweepStop(grace_seconds=options.grace_seconds)
+    # The last one is the end of the terminal.
+    Interrupts(stop).listen(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    async with AsyncExitStack() as stack:
+        # Before the plan, so that what is wrong with the broker shows at once.
+        bus = await stack.enter_async_context(
+            _coordinators_bus(options.broker, job.sweep_id, display)
+        )
+
+        def companion(plan: SweepPlan, folder: FolderWriter) -> AbstractAsyncContextManager[None]:
+            log_to_file(folder.logs / "coordinator.log")
+            if not slots:
+                return nullcontext()
+            display.planning(f"starting {slots} replay slots")
+            return _working(options.broker, bus, _worker(options, slots, plan, folder))
+
+        cache = await stack.enter_async_context(opened_cache(cache_place(options.journal.where)))
+        context = RunContext(
+            bus=bus,
+            broker=options.broker,
+            display=display,
+            cache=cache,
+            use_cache=options.use_cache,
+            tells_events=options.broker is not None,
+        )
+        return await run_job(job, context, stop, companion=companion)
+
+
+def _worker(
+    options: RunOptions, slots: int, plan: SweepPlan, folder: FolderWriter
+) -> WorkerOptions:
+    planner = any(map(scales, plan.config.search_space.planner_scaling_policy))
+    return WorkerOptions(
+        name=default_name(),
+        slots=slots,
+        drain_seconds=0,
+        hard_limit_seconds=options.broker.hard_limit_seconds if options.broker else None,
+        # Over a broker it takes requests of other sweeps, too.
+        traces=TraceCache.open() if options.broker else None,
+        children=ChildSettings(
+            warm_up=_WARM_UP_WITH_PLANNER if planner else ENGINE_WARM_UP,
+            log_folder=folder.logs,
+        ),
+    )
+
+
+@asynccontextmanager
+async def _coordinators_bus(
+    broker: BrokerOptions | None, sweep_id: str, display: Display
+) -> AsyncIterator[Bus]:
+    if broker is None:
+        yield MemoryBus()
+        return
+    display.planning(f"connecting to the broker: {broker.address}")
+    async with connected(
+        broker.address,
+        role="coordinator",
+        private_queues=f"spica.results.{sweep_id}",
+        on_state=display.bus,
+    ) as bus:
+        yield bus
+
+
+@asynccontextmanager
+async def _working(
+    broker: BrokerOptions | None, coordinators: Bus, worker: WorkerOptions
+) -> AsyncIterator[None]:
+    async with _workers_bus(broker, coordinators) as bus, local_worker(bus, worker):
+        yield
+
+
+@asynccontextmanager
+async def _workers_bus(broker: BrokerOptions | None, coordinators: Bus) -> AsyncIterator[Bus]:
+    if broker is None:
+        yield coordinators
+        return
+    async with connected(
+        broker.address, role="worker", private_queues=f"spica.worker.{default_name()}"
+    ) as bus:
+        yield bus
