@@ -11,7 +11,6 @@ from spica_async.cli import cache, daemon, trace
 from spica_async.cli.check import check
 from spica_async.cli.health import health
 from spica_async.cli.options import flattened
-from spica_async.cli.program import run_as_program
 from spica_async.cli.prune import prune
 from spica_async.cli.run import resume, run
 from spica_async.cli.serve import serve
@@ -47,11 +46,6 @@ cache_app = typer.Typer(help="What need not be measured again.", no_args_is_help
 cache_app.command()(cache.stats)
 cache_app.command()(cache.prune)
 app.add_typer(cache_app, name="cache")
-
-
-def main() -> None:
-    """The program `spica-async`."""
-    run_as_program(app)
 
 
 def _print_version(*, wanted: bool) -> None:
