@@ -53,9 +53,11 @@ from spica_async.journal.sql import SqlJournal
 from spica_async.report.folder_writer import FolderWriter
 from spica_async.search.events.pending import PendingEvents
 from spica_async.search.fact_log import FactLog, NoLog, ResultT, SweepLog
+from spica_async.search.observer import Observers
 from spica_async.search.past_runs import PastRuns
 from spica_async.search.stopping import SweepStop
 from spica_async.search.sweep import Sweep
+from spica_async.search.sweep_run import SweepRun
 from spica_async.service.http.app import make_app
 from spica_async.service.http.server import serve
 from spica_async.service.http.settings import HttpSettings
@@ -138,9 +140,12 @@ async def worked_bus(seconds: float) -> AsyncIterator[MemoryBus]:
 
 @asynccontextmanager
 async def opened(
-    journal: Journal, name: str, per_branch: int, root: Path
-) -> AsyncIterator[tuple[Sweep, Waits]]:
-    """A sweep of the journal's, new or to be resumed, that has not begun to run."""
+    journal: Journal, name: str, per_branch: int, root: Path, stop_at: int | None = None
+) -> AsyncIterator[tuple[SweepRun, Waits]]:
+    """A run of a sweep of the journal's, new or to be resumed, that has not begun.
+
+    It is stopped once it has found `stop_at`.
+    """
     plan = long_plan(per_branch)
     if name not in {row.sweep_id for row in await journal.sweeps()}:
         await journal.create(new_sweep(name, plan.config, root / name), _LEASE)
@@ -161,26 +166,21 @@ async def opened(
             sweep_id=name,
             plan=plan,
             trace=None,
-            folder=folder,
-            display=Ledger(),
+            folder=folder.path,
             versions={},
             fingerprint=FINGERPRINT,
             planning_seconds=0.0,
-            log=waits,
             past=past,
-            events=events,
         )
-        yield sweep, waits
+        stop, ledger = SweepStop(), Ledger()
+        ledger.on_record = lambda _: stop.request() if len(ledger.records) == stop_at else None
+        yield SweepRun(sweep, waits, Observers(folder, events, ledger), stop=stop), waits
 
 
-async def run(sweep: Sweep, replay_seconds: float, stop_at: int | None = None) -> None:
-    """Run a sweep to its end, or until it has found so many."""
-    stop = SweepStop()
-    ledger = Ledger()
-    ledger.on_record = lambda _: stop.request() if len(ledger.records) == stop_at else None
-    object.__setattr__(sweep, "display", ledger)
+async def work(run: SweepRun, replay_seconds: float) -> None:
+    """Run a sweep to its end."""
     async with worked_bus(replay_seconds) as bus:
-        await sweep.run(bus, stop)
+        await run.run(bus)
 
 
 async def overhead(url: str, root: Path, evaluations: int) -> tuple[float, float, float]:
@@ -192,12 +192,12 @@ async def overhead(url: str, root: Path, evaluations: int) -> tuple[float, float
     for with_journal in (True, False):
         async with (
             SqlJournal.open(url) as journal,
-            opened(journal, f"overhead-{with_journal}", evaluations // 2, root) as (sweep, waits),
+            opened(journal, f"overhead-{with_journal}", evaluations // 2, root) as (run, waits),
         ):
             if not with_journal:
                 waits.log = NoLog()
             began = time.process_time()
-            await run(sweep, _REPLAY_SECONDS)
+            await work(run, _REPLAY_SECONDS)
             cpu.append(1000 * (time.process_time() - began) / evaluations)
             if with_journal:
                 median = waits.median_ms
@@ -208,9 +208,9 @@ async def fill(url: str, root: Path, candidates: int) -> None:
     """Have a sweep that is at rest with so many candidates, out of twice as many."""
     async with (
         SqlJournal.open(url) as journal,
-        opened(journal, "large", candidates, root) as (sweep, _),
+        opened(journal, "large", candidates, root, stop_at=candidates) as (run, _),
     ):
-        await run(sweep, 0.0, stop_at=candidates)
+        await work(run, 0.0)
 
 
 async def resume(url: str, root: Path, candidates: int) -> float:
@@ -218,9 +218,9 @@ async def resume(url: str, root: Path, candidates: int) -> float:
     began = time.perf_counter()
     async with (
         SqlJournal.open(url) as journal,
-        opened(journal, "large", candidates, root) as (sweep, _),
+        opened(journal, "large", candidates, root) as (run, _),
     ):
-        search = await sweep.restored()
+        search = await run.restore()
         taken = time.perf_counter() - began
         found = sum(len(branch.candidates) for branch in search.branches)
         assert found >= candidates, found

@@ -213,10 +213,10 @@ async def _run(job: Job, options: RunOptions, slots: int, display: Display) -> S
         context = RunContext(
             bus=bus,
             broker=options.broker,
-            display=display,
+            observer=display,
             cache=cache,
             use_cache=options.use_cache,
-            tells_events=options.broker is not None,
+            publishes_events=options.broker is not None,
         )
         return await run_job(job, context, stop, companion=companion)
 

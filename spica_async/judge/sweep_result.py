@@ -15,8 +15,6 @@ from schemas.results import (
     Tally,
 )
 from spica_async.judge.scoring import Candidate
-from spica_async.search.branch import Branch
-from spica_async.search.schedule import BranchState, Phase
 
 CutShort = Literal["interrupted", "time_limit"]
 """What ended a sweep from outside before its branches had ended."""
@@ -64,7 +62,7 @@ def sweep_reason(
     if cut_short == "interrupted":
         return "it was stopped"
     if converged:
-        return _no_better(sweep, "of all branches")
+        return no_better(sweep, "of all branches")
     return "; ".join(f"{branch.branch} {branch.end}: {branch.reason}" for branch in branches)
 
 
@@ -78,63 +76,6 @@ def is_useful(
         goal: that they are the objectives of.
     """
     return all(objectives[target] > 0 for target in goal.objectives if target.needs_sla)
-
-
-def branch_result(branch: Branch, cut_short: CutShort | None = None) -> BranchResult:
-    """How a branch ended, or what kept it from its own end."""
-    state = branch.state
-    end: BranchEnd = cut_short or "interrupted"
-    reason = "stopped before its end" if end == "interrupted" else "max_seconds were up"
-    match state.phase:
-        case Phase.COMPLETED:
-            end, reason = "completed", f"found all {branch.budget} candidates of its budget"
-        case Phase.EXHAUSTED:
-            end, reason = "exhausted", "every distinct sample was evaluated"
-        case Phase.STALLED:
-            end = "stalled"
-            which = f"round {state.round}" if branch.sweep.schedule == "rounds" else "it"
-            reason = f"{which} ran out of attempts: what is proposed is known or fails"
-            if not branch.candidates:
-                reason = f"{which} ran out of attempts: {found_nothing(state)}"
-        case Phase.CONVERGED:
-            end = "converged"
-            where = "of this branch" if branch.converged else "of all branches"
-            reason = _no_better(branch.sweep, where)
-        case Phase.FAILED:
-            end = "failed"
-            verdict = state.sole_failure
-            assert verdict is not None  # noqa: S101  # the phase says so
-            reason = f"everything tried is {verdict.outcome}: {verdict.cause}: {verdict.detail}"
-    outcomes = state.tally
-    return BranchResult(
-        branch=branch.space.mode,
-        end=end,
-        reason=reason,
-        rounds=state.round,
-        tally=Tally(
-            attempts=state.attempts,
-            feasible=outcomes["feasible"],
-            infeasible=outcomes["infeasible"],
-            unsupported=outcomes["unsupported"],
-            failed=outcomes["failed"],
-            cached=state.duplicates,
-            reused=branch.reused,
-            stand_ins=branch.stats.stand_ins,
-            causes=dict(state.causes),
-        ),
-        optimizer_seconds=branch.stats.suggest_seconds,
-        evaluation_seconds=branch.evaluation_seconds,
-    )
-
-
-def found_nothing(state: BranchState) -> str:
-    """What most samples of a branch without a candidate ended by, in one line."""
-    failures = state.failures()
-    if not failures:
-        return "nothing was evaluated yet"
-    first = failures[0]
-    count = sum((one.outcome, one.cause) == (first.outcome, first.cause) for one in failures)
-    return f"{count} of {len(failures)} are {first.outcome}: {first.cause}: {first.detail}"
 
 
 def sum_tallies(tallies: Iterable[Tally]) -> Tally:
@@ -163,6 +104,12 @@ def ranked(candidate: Candidate) -> RankedCandidate:
     )
 
 
-def _no_better(sweep: SweepControl, where: str) -> str:
+def no_better(sweep: SweepControl, where: str) -> str:
+    """Why a search was ended that had lost the patience of its sweep.
+
+    Args:
+        sweep: the limits that were set.
+        where: whose candidates were counted, e.g. `of this branch`.
+    """
     by = f" by more than {sweep.min_improvement:.2%}" if sweep.min_improvement else ""
     return f"{sweep.patience} candidates {where} did not make the best of it better{by}"

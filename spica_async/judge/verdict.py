@@ -9,13 +9,26 @@ from pydantic import JsonValue
 
 from schemas.config import SmartSearchConfig
 from schemas.goal import OptimizationGoal, OptimizationTarget
-from schemas.messages import Cause, Measurement, Sample
+from schemas.messages import Cause, Measurement, Outcome, Sample
 from spica_async.judge.scoring import Candidate, is_feasible, make_candidate, report_problem
 from spica_async.optimizer.types import Objective
-from spica_async.search.schedule import Verdict
 
 SCALAR_OBJECTIVE = Objective("objective", maximize=True)
 """The one metric of a study with a scalar goal: the signed score."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How a sample's evaluation ended; `cause` tells all outcomes but a feasible one apart."""
+
+    outcome: Outcome
+    cause: Cause | None = None
+    detail: str | None = None
+
+    @property
+    def signature(self) -> tuple[Outcome, Cause | None, str]:
+        """What makes two failures one and the same: figures that differ do so for a reason."""
+        return self.outcome, self.cause, self.detail or ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from schemas.results import CandidateRecord, SweepResult
 from spica_async.plan.types import SweepPlan
 from spica_async.processes.threads import DaemonThreads
 from spica_async.report.folder import ResultsFolder
+from spica_async.search.observer import Observer
 
 PATIENCE_SECONDS: Final = 10.0
 """For one file, or some lines; any disk that works is done by then."""
@@ -81,7 +82,7 @@ class _FolderThread:
                 self._calls.shutdown(wait=False)
 
 
-class FolderWriter:
+class FolderWriter(Observer):
     """Writes one sweep's files, in the order of the calls, none of which waits for the disk.
 
     What is to be written follows what the journal has, and may be late. A disk that hangs is warned
@@ -166,18 +167,22 @@ class FolderWriter:
         """See `ResultsFolder.write_plan`."""
         self._do(lambda: self._there.write_plan(plan))
 
-    def show_candidates(self) -> None:
+    def resumed(self) -> None:
         """See `ResultsFolder.show_candidates`."""
         self._do(lambda: self._there.show_candidates())  # noqa: PLW0108  # it is yet to be opened
 
-    def append(self, record: CandidateRecord) -> None:
+    def restored(self, record: CandidateRecord) -> None:
+        """Add one line."""
+        self.evaluated(record)
+
+    def evaluated(self, record: CandidateRecord) -> None:
         """Add one line. What waits is no more than the sweep keeps of its candidates anyway."""
         self._complain()
         self._records.append(record)
         if len(self._records) == 1:
             self._do(self._append_all)
 
-    def write_result(self, result: SweepResult, *, pareto: bool) -> None:
+    def ended(self, result: SweepResult, *, pareto: bool) -> None:
         """See `ResultsFolder.write_result`."""
         self._do(lambda: self._there.write_result(result, pareto=pareto))
 

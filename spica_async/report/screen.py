@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from textwrap import shorten
-from typing import Final, Protocol
+from typing import Final
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -18,12 +18,12 @@ from schemas.goal import OptimizationGoal, OptimizationTarget
 from schemas.results import CandidateRecord
 from spica_async.evaluate.fleet import FleetView
 from spica_async.judge.scoring import Candidate, pareto_front, rank
-from spica_async.judge.sweep_result import found_nothing
 from spica_async.report.deployment_text import deployment, traffic_handling
 from spica_async.report.fleet_text import CONNECTED, broker_line, concerns, who_works, workers_line
 from spica_async.report.units import figure, objective, seconds
 from spica_async.search.branch import Branch
-from spica_async.search.sweep import Viewer
+from spica_async.search.observer import Observer
+from spica_async.search.result import found_nothing
 
 _CELL_WIDTH: Final = 100
 
@@ -43,20 +43,14 @@ class ProgressConsole(Console):
         self.print(Text(line), soft_wrap=True)
 
 
-class Display(Viewer, Protocol):
-    """What shows a sweep, from the first check of the input to the last candidate."""
+class Display(Observer):
+    """Shows a sweep, from the first check of the input to the last candidate."""
 
     def start(self) -> None:
         """Begin to show."""
 
     def stop(self) -> None:
         """Leave the screen as one would want to find it."""
-
-    def note(self, line: str) -> None:
-        """Say something that should stay on the screen."""
-
-    def planning(self, line: str) -> None:
-        """Say what is being done before the search."""
 
     def bus(self, state: str, why: str) -> None:
         """How it stands with the broker: `connecting`, `connected` or `blocked`."""
@@ -78,7 +72,7 @@ def showing(goal: OptimizationGoal, console: Console, *, fleet: bool = False) ->
         display.stop()
 
 
-class PlainDisplay:
+class PlainDisplay(Display):
     """One line per event, for logs and pipes."""
 
     def __init__(self, goal: OptimizationGoal, console: Console, *, fleet: bool = False) -> None:
@@ -90,12 +84,6 @@ class PlainDisplay:
         self._last_fleet: list[str] = []
         self._last_state = CONNECTED
         self._ended: set[str] = set()
-
-    def start(self) -> None:
-        """Lines need no preparation."""
-
-    def stop(self) -> None:
-        """Lines stay as they are."""
 
     def note(self, line: str) -> None:
         """Print the line."""
@@ -111,9 +99,6 @@ class PlainDisplay:
     def evaluated(self, record: CandidateRecord) -> None:
         """Print the candidate."""
         self._print(candidate_line(record, self._goal))
-
-    def restored(self, record: CandidateRecord) -> None:
-        """It was shown when it was found."""
 
     def progressed(self, branch: Branch) -> None:
         """Print the end of a branch."""
@@ -141,7 +126,7 @@ class PlainDisplay:
         self.note(f"[{seconds(time.monotonic() - self._began)}] {line}")
 
 
-class LiveDisplay:
+class LiveDisplay(Display):
     """A table that is drawn anew as things happen."""
 
     def __init__(self, goal: OptimizationGoal, console: Console, *, fleet: bool = False) -> None:
@@ -176,12 +161,6 @@ class LiveDisplay:
     def planning(self, line: str) -> None:
         """Show the line beside the spinner."""
         self._planning.update(self._stage, description=line)
-
-    def evaluated(self, record: CandidateRecord) -> None:
-        """Candidates show in the table of their branch."""
-
-    def restored(self, record: CandidateRecord) -> None:
-        """It was shown when it was found."""
 
     def progressed(self, branch: Branch) -> None:
         """Show the branch; the screen follows at its own rate."""

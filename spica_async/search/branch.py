@@ -7,9 +7,9 @@ So a branch that is given its facts once more is where it was. Pure: no clock, n
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 from schemas.config import SmartSearchConfig, SweepControl
 from schemas.journal import Measured, Proposed, Suggested
@@ -101,16 +101,6 @@ class Taken:
     observations: Sequence[Observation] = ()
 
 
-class CourseObserver(Protocol):
-    """Hears of what a branch comes to."""
-
-    def evaluated(self, record: CandidateRecord) -> None:
-        """A unique sample has its verdict."""
-
-    def observed(self, candidate: Candidate) -> None:
-        """A candidate counts from now on for what may end the search early."""
-
-
 class Branch:
     """One branch of one sweep.
 
@@ -119,7 +109,8 @@ class Branch:
         config: of the sweep.
         context: what its samples have in common.
         space: what is searched.
-        observer: hears of what it comes to.
+        on_evaluated: called with the record of each unique sample that has its verdict.
+        shared_patience: the patience of the sweep, which all branches together lose.
 
     Attributes:
         space: what is searched.
@@ -140,7 +131,8 @@ class Branch:
         config: SmartSearchConfig,
         context: SampleContext,
         space: BranchSpace,
-        observer: CourseObserver,
+        on_evaluated: Callable[[CandidateRecord], None],
+        shared_patience: Patience,
     ) -> None:
         self.space = space
         self.state = branch_state(config, space)
@@ -154,8 +146,9 @@ class Branch:
         self._sweep_id = sweep_id
         self._config = config
         self._context = context
-        self._observer = observer
+        self._on_evaluated = on_evaluated
         self._patience = patience(config)
+        self._shared_patience = shared_patience
         self._judged: dict[str, Judged] = {}
         self._weighed: set[str] = set()
         self._unobserved: dict[int, Proposal] = {}
@@ -268,7 +261,7 @@ class Branch:
                 # Each sample counts once for what may end the search early.
                 self._weighed.add(key)
                 self._patience.add(candidate)
-                self._observer.observed(candidate)
+                self._shared_patience.add(candidate)
         return verdicts
 
     def concluded(self, by: Literal["branch", "sweep"]) -> list[Observation]:
@@ -311,7 +304,7 @@ class Branch:
         self._judged[key] = judged
         if judged.candidate is not None:
             self.candidates.append(judged.candidate)
-        self._observer.evaluated(record)
+        self._on_evaluated(record)
         return self.state.settled(key, judged.verdict)
 
 

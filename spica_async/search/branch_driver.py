@@ -23,9 +23,34 @@ from spica_async.search.schedule import ContinuousState, Observation
 from spica_async.space.branch import Selection
 
 
+@dataclass(frozen=True)
+class SearchContext:
+    """What all branches of a sweep are searched with.
+
+    Attributes:
+        sweep_id: the name of the sweep.
+        config: the configuration of the sweep.
+        trace: the trace of the workload, if it is one.
+        model_files: the model, if it does not ship with the engine.
+        log: takes the facts.
+        reuse: answers what was measured before.
+        elapsed: the seconds that the sweep has run for.
+        requests_survive: whether requests on the bus outlive this process.
+    """
+
+    sweep_id: str
+    config: SmartSearchConfig
+    trace: TraceLoad | None
+    model_files: ModelFiles | None
+    log: FactLog
+    reuse: Reuse
+    elapsed: Callable[[], float]
+    requests_survive: bool
+
+
 @dataclass(frozen=True, slots=True)
-class _Means:
-    """What a branch that runs works with."""
+class _Running:
+    """What a branch has while it is searched."""
 
     proposer: Proposer
     evaluations: Evaluations
@@ -33,51 +58,32 @@ class _Means:
 
 
 class BranchDriver:
-    """One branch under way. The branch decides; this carries out what it decides.
+    """Carries out what one branch decides.
 
     Whatever changes the branch is written to the log first, and applied to it then.
 
     Args:
-        branch: of the branch.
-        sweep_id: of the sweep.
-        config: of the sweep.
-        trace: the trace of the workload, if it is one.
-        model_files: the model, if it does not ship with the engine.
-        log: takes the facts.
-        reuse: answers what was measured before.
-        elapsed: the seconds that the sweep has run for.
+        branch: decides.
+        context: what it is searched with.
         progressed: called when something of the branch has changed.
-        after_observed: awaited when candidates have been told.
-        requests_survive: whether what is under way on the bus outlives this process.
+        after_observed: awaited when the proposer has observed candidates.
     """
 
     def __init__(
         self,
         branch: Branch,
+        context: SearchContext,
         *,
-        sweep_id: str,
-        config: SmartSearchConfig,
-        trace: TraceLoad | None,
-        model_files: ModelFiles | None,
-        log: FactLog,
-        reuse: Reuse,
-        elapsed: Callable[[], float],
         progressed: Callable[[], None],
         after_observed: Callable[[], Awaitable[None]],
-        requests_survive: bool,
     ) -> None:
         self.branch = branch
         self._mode = branch.space.mode
-        self._sweep_id = sweep_id
-        self._config = config
-        self._trace = trace
-        self._model_files = model_files
-        self._log = log
-        self._reuse = reuse
-        self._elapsed = elapsed
+        self._context = context
+        self._log = context.log
+        self._elapsed = context.elapsed
         self._progressed = progressed
         self._after_observed = after_observed
-        self._requests_survive = requests_survive
         self._to_observe: asyncio.Queue[Sequence[Observation]] = asyncio.Queue()
         self._evaluating: set[asyncio.Task[None]] = set()
         self._stopped = False
@@ -94,15 +100,15 @@ class BranchDriver:
         proposer.stats.add(self.branch.stats)
         self.branch.stats = proposer.stats
         async with asyncio.TaskGroup() as evaluating:
-            means = _Means(proposer, evaluations, evaluating)
-            await self._catch_up(means, catch_up)
+            running = _Running(proposer, evaluations, evaluating)
+            await self._catch_up(running, catch_up)
             # The last replays may end while the sampler is still told of duplicates.
             while not (state.finished and self._to_observe.empty()):
                 # What has been measured is told before anything more is asked.
                 if state.wanted and self._to_observe.empty() and not self._stopped:
-                    await self._propose(means)
+                    await self._propose(running)
                 else:
-                    await self._observe(means, await self._to_observe.get())
+                    await self._observe(running, await self._to_observe.get())
                 self._progressed()
 
     def stop(self) -> frozenset[asyncio.Task[None]]:
@@ -124,30 +130,30 @@ class BranchDriver:
             state.keep_in_flight(parallel)
             self._to_observe.put_nowait([])
 
-    async def _catch_up(self, means: _Means, catch_up: CatchUp) -> None:
-        await means.proposer.restore(catch_up.past)
+    async def _catch_up(self, running: _Running, catch_up: CatchUp) -> None:
+        await running.proposer.restore(catch_up.past)
         for evaluation in self.branch.open.values():
-            self._start(means, evaluation)
-        await self._observe(means, catch_up.unobserved)
+            self._start(running, evaluation)
+        await self._observe(running, catch_up.unobserved)
         # What was lost may have been the conclusion from what was told before.
         await self._conclude_if_lost()
         await self._after_observed()
-        await self._replace(means, catch_up.duplicates)
+        await self._replace(running, catch_up.duplicates)
 
-    async def _propose(self, means: _Means) -> None:
-        proposals = await means.proposer.propose(self.branch.state.wanted)
-        await self._replace(means, await self._take(means, proposals, instead=False))
+    async def _propose(self, running: _Running) -> None:
+        proposals = await running.proposer.propose(self.branch.state.wanted)
+        await self._replace(running, await self._take(running, proposals, instead=False))
 
-    async def _replace(self, means: _Means, duplicates: Sequence[Proposal]) -> None:
+    async def _replace(self, running: _Running, duplicates: Sequence[Proposal]) -> None:
         """Evaluate something else in place of duplicates, where anything is found."""
         wanted = self.branch.state.wanted
         if duplicates and wanted and not self._stopped:
             claims = _Claims(self.branch)
-            found = await means.proposer.instead_of(duplicates[:wanted], claims)
-            await self._take(means, found, instead=True)
+            found = await running.proposer.instead_of(duplicates[:wanted], claims)
+            await self._take(running, found, instead=True)
 
     async def _take(
-        self, means: _Means, proposals: Sequence[Proposal], *, instead: bool
+        self, running: _Running, proposals: Sequence[Proposal], *, instead: bool
     ) -> Sequence[Proposal]:
         """Send out what is new, tell what is known; returns those to find something else for."""
         if not proposals or self._stopped:
@@ -162,12 +168,12 @@ class BranchDriver:
         )
         taken = await self._log.record(fact, partial(self.branch.suggested, fact, suggestions))
         for evaluation in taken.new:
-            self._start(means, evaluation)
-        await self._observe(means, taken.observations)
+            self._start(running, evaluation)
+        await self._observe(running, taken.observations)
         return taken.duplicates
 
-    def _start(self, means: _Means, evaluation: Evaluation) -> None:
-        task = means.evaluating.create_task(self._evaluate(means.evaluations, evaluation))
+    def _start(self, running: _Running, evaluation: Evaluation) -> None:
+        task = running.evaluating.create_task(self._evaluate(running.evaluations, evaluation))
         self._evaluating.add(task)
         task.add_done_callback(self._evaluating.discard)
 
@@ -175,17 +181,17 @@ class BranchDriver:
         proposal, sample = evaluation.sampled.proposal, evaluation.sampled.resolved.sample
         request = EvaluationRequest(
             evaluation_id=self.branch.evaluation_id(proposal),
-            sweep_id=self._sweep_id,
-            sample=named_by_content(sample, self._model_files),
-            model=self._model_files,
-            load=load_of(self._config, self._trace, sample),
-            sla=self._config.goal.sla,
-            max_eval_seconds=self._config.sweep.max_eval_seconds,
+            sweep_id=self._context.sweep_id,
+            sample=named_by_content(sample, self._context.model_files),
+            model=self._context.model_files,
+            load=load_of(self._context.config, self._context.trace, sample),
+            sla=self._context.config.goal.sla,
+            max_eval_seconds=self._context.config.sweep.max_eval_seconds,
         )
 
         async def on_request() -> None:
             fact = Requested(at=self._elapsed(), branch=self._mode, number=proposal.number)
-            if self._requests_survive:
+            if self._context.requests_survive:
                 await self._log.record(fact, lambda: None)
             else:
                 # Whatever is under way ends with us, so nobody will look for it.
@@ -210,17 +216,17 @@ class BranchDriver:
             if observations:
                 self._to_observe.put_nowait(observations)
 
-        known = None if evaluation.requested else await self._reuse.find(request)
+        known = None if evaluation.requested else await self._context.reuse.find(request)
         if known is not None:
             await on_result(known.result, known.measured)
             return
         try:
             result = await evaluations.evaluate(request, on_request=on_request, on_result=on_result)
-            await self._reuse.keep(request, result)
+            await self._context.reuse.keep(request, result)
         except EvaluationGivenUpError:
             return  # There is no verdict on it, and the search is about to end without one.
 
-    async def _observe(self, means: _Means, observations: Sequence[Observation]) -> None:
+    async def _observe(self, running: _Running, observations: Sequence[Observation]) -> None:
         if not observations:
             return
         numbers = [one.number for one in observations]
@@ -228,7 +234,7 @@ class BranchDriver:
         # Were this lost, the source of the proposals would be told the same once more.
         verdicts = self.branch.observed(observations)
         self._log.note(fact)
-        await means.proposer.tell(verdicts)
+        await running.proposer.tell(verdicts)
         await self._conclude_if_lost()
         await self._after_observed()
 

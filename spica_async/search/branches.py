@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from schemas.journal import (
     BranchFact,
@@ -19,18 +19,17 @@ from schemas.journal import (
     SweepFact,
 )
 from schemas.messages import TraceLoad
-from schemas.results import CandidateRecord
 from spica_async.errors import SpicaError
 from spica_async.evaluate import Evaluations
-from spica_async.evaluate.fleet import FleetView
 from spica_async.evaluate.reuse import Reuse, no_reuse
 from spica_async.judge.scoring import Candidate
 from spica_async.optimizer.proposals import Proposer
 from spica_async.plan.types import SweepPlan
 from spica_async.search.branch import Branch, patience
-from spica_async.search.branch_driver import BranchDriver
+from spica_async.search.branch_driver import BranchDriver, SearchContext
 from spica_async.search.branch_resume import BranchRestorer
 from spica_async.search.fact_log import FactLog
+from spica_async.search.observer import Observer
 from spica_async.search.past_runs import MEMORY_BUS, requests_survive
 from spica_async.space.branch import BranchSpace
 from spica_async.space.sample import (
@@ -42,19 +41,6 @@ _FACTS_AT_ONCE: Final = 50
 
 ProposerFactory = Callable[[BranchSpace], AbstractAsyncContextManager[Proposer]]
 """Opens the source of one branch's proposals."""
-
-
-class Observer(Protocol):
-    """Hears of what happens in a sweep, as it happens."""
-
-    def evaluated(self, record: CandidateRecord) -> None:
-        """A unique sample has its verdict."""
-
-    def progressed(self, branch: Branch) -> None:
-        """Something of the branch has changed."""
-
-    def fleet(self, view: FleetView) -> None:
-        """Something of the workers has changed."""
 
 
 class Branches:
@@ -88,15 +74,29 @@ class Branches:
         bus: str = MEMORY_BUS,
     ) -> None:
         context = sample_context(plan)
+        search = SearchContext(
+            sweep_id=sweep_id,
+            config=plan.config,
+            trace=trace,
+            model_files=plan.model_files,
+            log=log,
+            reuse=reuse or no_reuse(),
+            elapsed=elapsed,
+            requests_survive=requests_survive([bus, bus]),
+        )
         self._sweep = plan.config.sweep
         self._slots = 0
         self._patience = patience(plan.config)
-        self._observer = observer
         self._bus = bus
         self.converged = False
         self.branches = tuple(
             Branch(
-                sweep_id=sweep_id, config=plan.config, context=context, space=space, observer=self
+                sweep_id=sweep_id,
+                config=plan.config,
+                context=context,
+                space=space,
+                on_evaluated=observer.evaluated,
+                shared_patience=self._patience,
             )
             for space in plan.branches
         )
@@ -104,16 +104,9 @@ class Branches:
         self._drivers = tuple(
             BranchDriver(
                 branch,
-                sweep_id=sweep_id,
-                config=plan.config,
-                trace=trace,
-                model_files=plan.model_files,
-                log=log,
-                reuse=reuse or no_reuse(),
-                elapsed=elapsed,
+                search,
                 progressed=partial(observer.progressed, branch),
                 after_observed=self._conclude_if_lost,
-                requests_survive=requests_survive([bus, bus]),
             )
             for branch in self.branches
         )
@@ -217,14 +210,6 @@ class Branches:
         if slots != self._slots:
             self._slots = slots
             self._share_slots()
-
-    def evaluated(self, record: CandidateRecord) -> None:
-        """Pass on what a branch has come to."""
-        self._observer.evaluated(record)
-
-    def observed(self, candidate: Candidate) -> None:
-        """Count it for the patience of the sweep as a whole."""
-        self._patience.add(candidate)
 
     def _share_slots(self) -> None:
         """Give each branch that runs its part of what may be in flight."""

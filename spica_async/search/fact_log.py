@@ -30,6 +30,7 @@ from spica_async.journal.port import (
     News,
     SweepTakenError,
 )
+from spica_async.search.events.pending import PendingEvents
 
 LEASE_SECONDS: Final = 30.0
 """How long a sweep is left alone after the last sign of life of whoever runs it."""
@@ -38,7 +39,7 @@ PATIENCE_SECONDS: Final = 600.0
 """How long a database may be away before the sweep is given up; nothing is lost then either."""
 
 _LONGEST_PAUSE_SECONDS: Final = 5.0
-_LAST_SECONDS: Final = 5.0
+LAST_SECONDS: Final = 5.0
 _WRITTEN_WITHIN_SECONDS: Final = 0.05
 _RENEWALS_PER_LEASE: Final = 3
 
@@ -92,26 +93,6 @@ class FactLog(Protocol):
         """
 
 
-class Telling(Protocol):
-    """What others are told of a sweep."""
-
-    @property
-    def pending(self) -> bool:
-        """Whether there is something that the journal has not got."""
-
-    def fact(self, fact: SweepFact) -> None:
-        """Observation of a fact, before it has its effect."""
-
-    def evaluated(self, record: CandidateRecord) -> None:
-        """Observation of the verdict on a unique sample."""
-
-    def take(self, status: str | None = None) -> News:
-        """What the journal is to be told beside facts; it is taken for stored from now on."""
-
-    def written(self) -> None:
-        """What was taken last is in the journal."""
-
-
 class NoLog:
     """Keeps nothing: for a search that nobody will go on with."""
 
@@ -158,7 +139,7 @@ class SweepLog:
         lease: Lease,
         *,
         last: int,
-        events: Telling,
+        events: PendingEvents,
         patience_seconds: float,
     ) -> None:
         self._journal = journal
@@ -180,7 +161,7 @@ class SweepLog:
         lease: Lease,
         *,
         last: int,
-        events: Telling,
+        events: PendingEvents,
         patience_seconds: float = PATIENCE_SECONDS,
     ) -> AsyncIterator[Self]:
         """Write, and renew the lease, while the context is open; then give the sweep back.
@@ -213,7 +194,7 @@ class SweepLog:
                     yield opened
                 except asyncio.CancelledError:
                     # Who is told to end at once does not wait for a database that is away.
-                    patience = _LAST_SECONDS
+                    patience = LAST_SECONDS
                     raise
                 finally:
                     opened._closed = True
@@ -311,7 +292,7 @@ class SweepLog:
             # With the fact itself, for nobody may come back to tell of it.
             self._events.fact(entry.fact)
             if entry.verdict is not None:
-                self._events.evaluated(entry.verdict())
+                self._events.candidate(entry.verdict())
         if facts or self._events.pending:
             await self._append(facts, self._events.take(statuses[-1] if statuses else None))
             self._events.written()

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from schemas.journal import Planned, PlannedBranch
+from schemas.messages import TraceLoad
 from spica_async.config.inputs import Inputs
 from spica_async.errors import InputError, SpicaError
 from spica_async.journal import Journal, Lease, News, SweepRow
@@ -22,6 +23,7 @@ from spica_async.report.folder_writer import FolderWriter
 from spica_async.search.events.pending import PendingEvents
 from spica_async.search.fact_log import SweepLog
 from spica_async.search.past_runs import PastRuns
+from spica_async.search.sweep import Sweep
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,9 +247,12 @@ def check_root(root: Path) -> None:
 
 
 def check_same(
-    past: Planned, plan: SweepPlan, *, trace_sha256: str | None, versions: dict[str, str]
-) -> None:
+    past: Planned, plan: SweepPlan, *, trace: TraceLoad | None, versions: dict[str, str]
+) -> str | None:
     """See that a sweep can be gone on with as it was begun.
+
+    Returns:
+        What the user should know, where an older version has noted no digest of the model.
 
     Raises:
         SpicaError: the engine, the trace, the model or the plan is another one by now.
@@ -263,13 +268,13 @@ def check_same(
             f"the sweep was begun with another engine: {was}; what two engines measure cannot be"
             " compared: go on with that one, or run the sweep's config.yaml anew"
         )
-    if past.trace_sha256 != trace_sha256:
+    if past.trace_sha256 != _trace_digest(trace):
         raise SpicaError(
             "workload.trace_path: the trace has changed since the sweep was begun, or another"
             " version read other fields of it: put back the one that it was begun with, or run the"
             " sweep's config.yaml anew"
         )
-    model_sha256 = model_digest(plan)
+    model_sha256 = _model_digest(plan)
     if past.model_sha256 not in (None, model_sha256):
         raise SpicaError(
             "search_space.model_name: the model's folder has changed since the sweep was begun: put"
@@ -281,15 +286,6 @@ def check_same(
             " an update of this program, of the model or of performance data: run the sweep's"
             " config.yaml anew"
         )
-
-
-def model_digest(plan: SweepPlan) -> str | None:
-    """Of the model's files; None if it ships with the engine."""
-    return None if plan.model_files is None else plan.model_files.sha256
-
-
-def unknown_model(past: Planned, plan: SweepPlan) -> str | None:
-    """What the user should know of a sweep of an older version, which noted no model's digest."""
     if past.model_sha256 is not None or plan.model_files is None:
         return None
     return (
@@ -298,22 +294,28 @@ def unknown_model(past: Planned, plan: SweepPlan) -> str | None:
     )
 
 
-def planned_fact(
-    plan: SweepPlan,
-    *,
-    trace_sha256: str | None,
-    versions: dict[str, str],
-    planning_seconds: float,
-    at: float,
-) -> Planned:
-    """What is written down of a plan."""
+def _model_digest(plan: SweepPlan) -> str | None:
+    return None if plan.model_files is None else plan.model_files.sha256
+
+
+def _trace_digest(trace: TraceLoad | None) -> str | None:
+    return None if trace is None else trace.sha256
+
+
+def planned_fact(sweep: Sweep, *, at: float) -> Planned:
+    """What is written down of a plan.
+
+    Args:
+        sweep: as it was planned.
+        at: seconds that the sweep has run for.
+    """
     return Planned(
         at=at,
-        digest=plan.digest,
-        trace_sha256=trace_sha256,
-        model_sha256=model_digest(plan),
-        versions=versions,
-        planning_seconds=planning_seconds,
+        digest=sweep.plan.digest,
+        trace_sha256=_trace_digest(sweep.trace),
+        model_sha256=_model_digest(sweep.plan),
+        versions=sweep.versions,
+        planning_seconds=sweep.planning_seconds,
         branches=[
             PlannedBranch(
                 branch=space.mode,
@@ -321,6 +323,6 @@ def planned_fact(
                 configurations=len(space.pool),
                 parameters=[parameter.name for parameter in space.parameters],
             )
-            for space in plan.branches
+            for space in sweep.plan.branches
         ],
     )

@@ -24,12 +24,13 @@ from spica_async.plan.describe import plan_notes
 from spica_async.plan.types import Progress, SweepPlan
 from spica_async.processes.threads import with_files
 from spica_async.report.folder_writer import FolderWriter
-from spica_async.report.screen import Display
+from spica_async.search.observer import Observer, Observers
 from spica_async.search.past_runs import MEMORY_BUS, PastRuns
 from spica_async.search.stopping import SweepStop
 from spica_async.search.sweep import Sweep
-from spica_async.service.jobs import Job, check_same, planned_fact, unknown_model
-from spica_async.service.outbox import outbox_of
+from spica_async.search.sweep_run import SweepRun
+from spica_async.service.jobs import Job, check_same, planned_fact
+from spica_async.service.outbox import Outbox, outbox_of
 from spica_async.traces.serve import TraceServer
 
 Companion = Callable[[SweepPlan, FolderWriter], AbstractAsyncContextManager[None]]
@@ -43,22 +44,22 @@ class RunContext:
     Attributes:
         bus: that workers listen to.
         broker: behind the bus; none for one in memory.
-        display: shows what happens.
+        observer: hears of what happens, the planning included.
         cache: of what was measured before, by this sweep or any other.
         use_cache: whether it answers; it is told in any case.
         share: of the slots that several sweeps have; none: they are this sweep's alone.
         traces: serves the sweep's trace to workers; none: a server of its own does.
-        tells_events: whether the events of the sweep are published on the bus meanwhile.
+        publishes_events: whether the events of the sweep are published on the bus meanwhile.
     """
 
     bus: Bus
     broker: BrokerOptions | None
-    display: Display
+    observer: Observer
     cache: ResultCache
     use_cache: bool
     share: Share | None = None
     traces: TraceServer | None = None
-    tells_events: bool = False
+    publishes_events: bool = False
 
 
 async def run_job(
@@ -82,7 +83,7 @@ async def run_job(
     """
     time = asyncio.get_running_loop().time
     began = time()
-    broker = context.broker
+    broker, observer = context.broker, context.observer
     async with AsyncExitStack() as stack:
         # Before the plan, so that what is wrong with the journal shows at once.
         past = await job.before_planning(stack)
@@ -92,69 +93,62 @@ async def run_job(
         if broker is not None:
             trace = await stack.enter_async_context(offered(trace, broker, context.traces))
         before_planning = time()
-        plan = await _plan(job, past, context.display.planning, before_planning - began)
+        plan = await _plan(job, past, observer.planning, before_planning - began)
         planning_seconds = time() - before_planning
-        for note in plan_notes(plan):
-            context.display.note(note)
         versions = engine_versions()
-        trace_sha256 = trace.sha256 if trace is not None else None
+        for note in [*plan_notes(plan)]:
+            observer.note(note)
         if past.planned is not None:
-            check_same(past.planned, plan, trace_sha256=trace_sha256, versions=versions)
-            doubt = unknown_model(past.planned, plan)
+            doubt = check_same(past.planned, plan, trace=trace, versions=versions)
             if doubt is not None:
-                context.display.note(doubt)
+                observer.note(doubt)
             planning_seconds += past.planned.planning_seconds
         opened = await job.after_planning(stack)
-        publishing: AbstractAsyncContextManager[None] = nullcontext()
-        if context.tells_events:
-            outbox = await stack.enter_async_context(
-                outbox_of(job.sweep_id, opened.events, opened.journal, context.bus)
-            )
-            publishing = outbox.running()
-        opened.folder.write_plan(plan)
-        if past.planned is None:
-            planned = planned_fact(
-                plan,
-                trace_sha256=trace_sha256,
-                versions=versions,
-                planning_seconds=planning_seconds,
-                at=past.elapsed_seconds + time() - began,
-            )
-            await opened.log.record(planned, lambda: None)
+        folder = opened.folder
         sweep = Sweep(
             sweep_id=job.sweep_id,
             plan=plan,
             trace=trace,
-            folder=opened.folder,
-            display=context.display,
+            folder=folder.path,
             versions=versions,
             fingerprint=fingerprint,
             planning_seconds=planning_seconds,
-            log=opened.log,
             past=past,
+        )
+        outbox: Outbox | None = None
+        if context.publishes_events:
+            outbox = await stack.enter_async_context(
+                outbox_of(sweep.sweep_id, opened.events, opened.journal, context.bus)
+            )
+        folder.write_plan(plan)
+        run = SweepRun(
+            sweep,
+            opened.log,
+            # What has ended is written, but not shown once more.
+            Observers(folder, opened.events, *([observer] if past.ended is None else [])),
+            stop=stop,
+            reuse=Reuse(context.cache, fingerprint, answers=context.use_cache, note=observer.note),
+            share=context.share,
             owner=opened.owner,
             bus_name=str(broker.address) if broker is not None else MEMORY_BUS,
-            share=context.share,
-            events=opened.events,
-            reuse=Reuse(
-                context.cache,
-                fingerprint,
-                answers=context.use_cache,
-                note=context.display.note,
-            ),
         )
         if past.ended is not None:
-            return await sweep.ended(past.ended)
-        others = _both(publishing, companion(plan, opened.folder))
-        spent = past.elapsed_seconds + time() - began
-        return await sweep.run(context.bus, stop, companion=others, spent_seconds=spent)
+            return await run.show_end(past.ended)
+        if past.planned is None:
+            at = past.elapsed_seconds + time() - began
+            await opened.log.record(planned_fact(sweep, at=at), lambda: None)
+        return await run.run(
+            context.bus,
+            companion=_beside(outbox, companion(plan, folder)),
+            spent_seconds=past.elapsed_seconds + time() - began,
+        )
 
 
 @asynccontextmanager
-async def _both(
-    one: AbstractAsyncContextManager[None], other: AbstractAsyncContextManager[None]
+async def _beside(
+    outbox: Outbox | None, companion: AbstractAsyncContextManager[None]
 ) -> AsyncIterator[None]:
-    async with one, other:
+    async with outbox.running() if outbox is not None else nullcontext(), companion:
         yield
 
 

@@ -306,7 +306,7 @@ class SweepRunner:
             context = RunContext(
                 bus=self._bus,
                 broker=self._settings.broker,
-                display=running.watch,
+                observer=running.watch,
                 cache=self._cache,
                 use_cache=row.use_cache,
                 share=share,

@@ -8,16 +8,17 @@ from collections.abc import Callable
 import structlog
 
 from schemas.daemon import BranchProgress
-from schemas.goal import OptimizationGoal, OptimizationTarget
+from schemas.goal import OptimizationGoal
 from schemas.results import CandidateRecord, RankedCandidate, Tally
 from spica_async.evaluate.fleet import FleetView
-from spica_async.judge.scoring import pareto_front, rank
-from spica_async.judge.sweep_result import branch_result, ranked, sum_tallies
+from spica_async.judge.sweep_result import sum_tallies
 from spica_async.search.branch import Branch
+from spica_async.search.observer import Observer
+from spica_async.search.result import branch_result, ranking
 
 
-class SweepWatch:
-    """A display that keeps what it is shown, for whoever asks.
+class SweepWatch(Observer):
+    """Keeps what it hears of a sweep, for the answers of the daemon.
 
     Args:
         sweep_id: of the sweep.
@@ -38,12 +39,6 @@ class SweepWatch:
         self._last_found = 0.0, time.monotonic()
         self._log = structlog.get_logger(__name__).bind(sweep=sweep_id)
 
-    def start(self) -> None:
-        """Nothing is to be begun."""
-
-    def stop(self) -> None:
-        """Nothing is to be left."""
-
     def note(self, line: str) -> None:
         """Keep it."""
         self.notes.append(line)
@@ -51,9 +46,6 @@ class SweepWatch:
     def planning(self, line: str) -> None:
         """Keep what is being done."""
         self.doing = line
-
-    def bus(self, state: str, why: str) -> None:
-        """The daemon's own bus tells it."""
 
     def restored(self, record: CandidateRecord) -> None:
         """Keep what an earlier run has found."""
@@ -106,8 +98,4 @@ class SweepWatch:
     def best(self, goal: OptimizationGoal, *, most: int) -> list[RankedCandidate]:
         """So many of the ranking at most, or the whole front under a Pareto goal."""
         found = [c for branch in self._branches.values() for c in branch.candidates]
-        if goal.target is OptimizationTarget.PARETO:
-            ordered = pareto_front(found, goal.objectives)
-        else:
-            ordered = rank(found)[:most]
-        return [ranked(candidate) for candidate in ordered]
+        return ranking(found, goal, most)

@@ -51,10 +51,10 @@ async def run(
     context = RunContext(
         bus=bus,
         broker=None,
-        display=watch,
+        observer=watch,
         cache=NoCache(),
         use_cache=False,
-        tells_events=True,
+        publishes_events=True,
     )
 
     async def stop_after() -> None:

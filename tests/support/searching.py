@@ -33,6 +33,7 @@ from spica_async.plan.types import SweepPlan
 from spica_async.search.branch import Branch
 from spica_async.search.branches import Branches, ProposerFactory
 from spica_async.search.fact_log import NoLog
+from spica_async.search.observer import Observer
 from spica_async.space.branch import BranchSpace
 from spica_async.space.parameters import Assignment, FloatParameter
 
@@ -190,7 +191,7 @@ class ScriptedSampler:
 
 
 @dataclass
-class Ledger:
+class Ledger(Observer):
     """An observer that keeps everything."""
 
     records: list[CandidateRecord] = field(default_factory=list)
@@ -202,9 +203,6 @@ class Ledger:
         self.records.append(record)
         if self.on_record is not None:
             self.on_record(record)
-
-    def restored(self, record: CandidateRecord) -> None:
-        pass
 
     def progressed(self, branch: Branch) -> None:
         self.progress.append((branch.space.mode, branch.state.round, branch.state.attempts))

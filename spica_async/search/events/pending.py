@@ -11,6 +11,7 @@ from schemas.results import CandidateRecord
 from schemas.summary import ListedSweep
 from spica_async.journal.port import News
 from spica_async.search.events.from_facts import EventsFromFacts
+from spica_async.search.observer import Observer
 
 
 def submitted_event(sweep_id: str, config: SmartSearchConfig, *, priority: int = 0) -> str:
@@ -37,7 +38,7 @@ def listed(config: SmartSearchConfig) -> ListedSweep:
     )
 
 
-class PendingEvents:
+class PendingEvents(Observer):
     """Tells of a sweep from its first fact on, as often as the sweep is brought back.
 
     Args:
@@ -78,7 +79,7 @@ class PendingEvents:
         return bool(self._pending)
 
     def fact(self, fact: SweepFact) -> None:
-        """Observation of a fact."""
+        """Make events of a fact, before it has its effect."""
         late: Sequence[Lifecycle] = ()
         if isinstance(fact, Stopped) and fact.event is not None:
             late = self._taken_back(fact.event)
@@ -93,8 +94,21 @@ class PendingEvents:
             case Ended():
                 self._reason = fact.result.reason
 
+    def restoring(self, fact: SweepFact) -> None:
+        """Number the events of an earlier run once more."""
+        self.fact(fact)
+
+    def restored(self, record: CandidateRecord) -> None:
+        """Number what an earlier run has found."""
+        self.candidate(record)
+
     def evaluated(self, record: CandidateRecord) -> None:
-        """Observation of the verdict on a unique sample."""
+        """Take a sample that was never sent out; those that were come with their facts."""
+        if record.timings is None:
+            self.candidate(record)
+
+    def candidate(self, record: CandidateRecord) -> None:
+        """Make events of the verdict on a unique sample."""
         self._tell(self._lifecycle.evaluated(record))
         if record.outcome == "feasible" and record.score is not None:
             self._feasible += 1

@@ -13,7 +13,6 @@ from spica_async.search.schedule.state import (
     Disposition,
     Observation,
     Phase,
-    Verdict,
 )
 
 __all__ = [
@@ -27,6 +26,5 @@ __all__ = [
     "Observation",
     "Phase",
     "RoundsState",
-    "Verdict",
     "batch_for",
 ]

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from spica_async.judge.verdict import Verdict
 from spica_async.search.schedule.state import (
     ATTEMPTS_PER_TARGET,
     BranchState,
     Disposition,
     Observation,
     Phase,
-    Verdict,
     successes,
 )
 

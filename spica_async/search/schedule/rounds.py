@@ -11,13 +11,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Sequence
 
+from spica_async.judge.verdict import Verdict
 from spica_async.search.schedule.state import (
     ATTEMPTS_PER_TARGET,
     BranchState,
     Disposition,
     Observation,
     Phase,
-    Verdict,
     successes,
 )
 

@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Final
 
 from schemas.messages import Cause, Outcome
+from spica_async.judge.verdict import Verdict
 
 ATTEMPTS_PER_TARGET: Final = 11
 
@@ -62,20 +63,6 @@ class Disposition(StrEnum):
     """A duplicate of one in flight: it shares that one's verdict."""
     KNOWN = "known"
     """A duplicate of a finished sample: answered from what is known."""
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """How a sample's evaluation ended; `cause` tells all outcomes but a feasible one apart."""
-
-    outcome: Outcome
-    cause: Cause | None = None
-    detail: str | None = None
-
-    @property
-    def signature(self) -> tuple[Outcome, Cause | None, str]:
-        """What makes two failures one and the same: figures that differ do so for a reason."""
-        return self.outcome, self.cause, self.detail or ""
 
 
 @dataclass(frozen=True, slots=True)

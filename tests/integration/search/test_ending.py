@@ -122,8 +122,8 @@ async def test_who_is_told_twice_to_end_writes_down_what_there_is(
 async def test_a_journal_that_is_away_is_not_waited_for_by_who_is_told_twice(
     tmp_path: Path, options: JournalOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spica_async.search.sweep._LAST_SECONDS", 0.3)
-    monkeypatch.setattr("spica_async.search.fact_log._LAST_SECONDS", 0.3)
+    monkeypatch.setattr("spica_async.search.sweep_run.LAST_SECONDS", 0.3)
+    monkeypatch.setattr("spica_async.search.fact_log.LAST_SECONDS", 0.3)
     brake, stop = Brake(monkeypatch, after=2), SweepStop()
     job = new(options, tmp_path)
     running = asyncio.ensure_future(run(job, MemoryBus(), stop))

@@ -136,11 +136,11 @@ class Litterer:
         await self._publish("", DEAD_QUEUE.name, litter)
 
     async def events(self, litter: list[Litter]) -> None:
-        """Observation it as an event of a worker's."""
+        """Publish it as an event of a worker's."""
         await self._publish(EVENTS_EXCHANGE, WORKER_HEARTBEAT_TOPIC, litter)
 
     async def control(self, litter: list[Litter]) -> None:
-        """Observation it to every worker."""
+        """Broadcast it to every worker."""
         await self._publish(CONTROL_EXCHANGE, "", litter)
 
     async def _publish(self, exchange: str, routing_key: str, litter: list[Litter]) -> None:

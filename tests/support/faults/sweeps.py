@@ -27,8 +27,10 @@ from spica_async.plan.budget import enumerable_points
 from spica_async.plan.types import SweepPlan
 from spica_async.report.folder_writer import FolderWriter
 from spica_async.search.fact_log import NoLog
+from spica_async.search.observer import Observers
 from spica_async.search.stopping import SweepStop
 from spica_async.search.sweep import Sweep
+from spica_async.search.sweep_run import SweepRun
 
 _ROUNDS: Final = 3
 _CHOICES: Final = 9
@@ -174,7 +176,7 @@ async def sweeping(
     found = plan_of(candidates, parallel=parallel, schedule=schedule)
     if impatient:
         _KnownEvaluations.impatient.add(sweep_id)
-    with patch("spica_async.search.sweep.Evaluations", _KnownEvaluations):
+    with patch("spica_async.search.sweep_run.Evaluations", _KnownEvaluations):
         async with (
             FolderWriter.create(folder, sweep_id) as results,
             RabbitBus.open(
@@ -196,14 +198,13 @@ async def sweeping(
                 sweep_id=sweep_id,
                 plan=found,
                 trace=None,
-                folder=results,
-                display=running.ledger,
+                folder=results.path,
                 versions={},
                 fingerprint=FINGERPRINT,
                 planning_seconds=0.0,
-                log=NoLog(),
             )
-            running._task = asyncio.create_task(sweep.run(bus, running.stop), name=sweep_id)
+            run = SweepRun(sweep, NoLog(), Observers(results, running.ledger), stop=running.stop)
+            running._task = asyncio.create_task(run.run(bus), name=sweep_id)
             try:
                 yield running
             finally:

@@ -35,9 +35,10 @@ from spica_async.journal.owner import this_owner
 from spica_async.journal.sql import SqlJournal
 from spica_async.plan.types import SweepPlan
 from spica_async.report.folder_writer import FolderWriter
-from spica_async.search import sweep as sweep_module
+from spica_async.search import sweep_run
 from spica_async.search.events.pending import PendingEvents
 from spica_async.search.fact_log import SweepLog
+from spica_async.search.observer import Observers
 from spica_async.search.past_runs import MEMORY_BUS, PastRuns
 from spica_async.search.stopping import SweepStop
 from spica_async.search.sweep import Sweep
@@ -125,7 +126,7 @@ class _ImpatientEvaluations(Evaluations):
 
 
 async def _run(command: Command) -> None:
-    sweep_module.Evaluations = _ImpatientEvaluations  # type: ignore[attr-defined]  # imported there
+    sweep_run.Evaluations = _ImpatientEvaluations  # type: ignore[attr-defined]  # imported there
     lease = Lease(this_owner(), _LEASE_SECONDS)
     root = Path(command.root)
     if command.per_branch is None:
@@ -163,21 +164,24 @@ async def _run(command: Command) -> None:
             sweep_id=command.sweep_id,
             plan=found,
             trace=None,
-            folder=results,
-            display=ledger,
+            folder=results.path,
             versions={},
             fingerprint=FINGERPRINT,
             planning_seconds=0.0,
-            log=log,
-            events=events,
             past=past,
+        )
+        run = sweep_run.SweepRun(
+            sweep,
+            log,
+            Observers(results, events, ledger),
+            stop=stop,
             owner=lease.owner,
             bus_name=command.bus or MEMORY_BUS,
         )
         if past.ended is not None:
-            await sweep.ended(past.ended)
+            await run.show_end(past.ended)
         else:
-            await sweep.run(bus, stop, spent_seconds=past.elapsed_seconds)
+            await run.run(bus, spent_seconds=past.elapsed_seconds)
 
 
 @asynccontextmanager

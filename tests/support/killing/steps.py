@@ -62,7 +62,7 @@ class Steps:
                 self.around(bus, method)
         for method in ("ask", "place", "tell", "restore"):
             self.around(RandomSampler, method)
-        for method in ("append", "show_candidates", "write_result"):
+        for method in ("evaluated", "resumed", "ended"):
             self.before(FolderWriter, method)
         acknowledge: Callable[[Any], Awaitable[None]] = messages.acknowledge
 

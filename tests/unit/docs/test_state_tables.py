@@ -27,7 +27,12 @@ def parsed(rows: str) -> dict[str, set[str]]:
     return table
 
 
-MACHINES = ("spica_async.search.schedule", "spica_async.processes.stopping", "workers.slot")
+MACHINES = (
+    "spica_async.search.sweep_state",
+    "spica_async.search.schedule",
+    "spica_async.processes.stopping",
+    "workers.slot",
+)
 
 
 def test_all_machines_are_documented() -> None:

@@ -12,13 +12,13 @@ from schemas.messages import Measurement
 from spica_async.judge.verdict import (
     SCALAR_OBJECTIVE,
     Judged,
+    Verdict,
     judge,
     metrics_for_sampler,
     refuse,
     study_objectives,
 )
 from spica_async.optimizer.types import Objective
-from spica_async.search.schedule import Verdict
 
 LATENCY = {"target": "e2e_latency"}
 PARETO = {"target": "pareto", "pareto_objectives": ["throughput", "e2e_latency"]}

@@ -86,8 +86,8 @@ async def test_all_is_written_in_order_and_none_of_it_by_the_loop(
     disk.released.set()
     async with FolderWriter.create(tmp_path, "sweep") as folder:
         for number in range(1000):
-            folder.append(record(number))
-        folder.write_result(RESULT, pareto=False)
+            folder.evaluated(record(number))
+        folder.ended(RESULT, pareto=False)
         await folder.settled()
         assert numbers(folder.path) == list(range(1000))
         assert (folder.path / "summary.json").exists()
@@ -100,12 +100,12 @@ async def test_a_disk_that_hangs_is_warned_of_once_and_stops_nobody(
 ) -> None:
     with capture_logs() as said:
         async with FolderWriter.create(tmp_path, "sweep") as folder:
-            folder.append(record(0))
+            folder.evaluated(record(0))
             await asyncio.to_thread(disk.hangs.wait)
-            folder.append(record(1))
-            folder.write_result(RESULT, pareto=False)
+            folder.evaluated(record(1))
+            folder.ended(RESULT, pareto=False)
             await folder.settled()
-            folder.append(record(2))
+            folder.evaluated(record(2))
     (warning,) = (entry for entry in said if entry["event"] == "results.folder_hangs")
     assert warning["folder"] == str(tmp_path / "sweep")
     assert "spica-async resume" in warning["hint"]
@@ -124,7 +124,7 @@ async def test_a_folder_that_hangs_while_it_is_made_stops_nobody(tmp_path: Path)
     pipe = tmp_path / "sweep" / ".candidates.jsonl.part"
     os.mkfifo(pipe)
     async with FolderWriter.reopen(tmp_path, "sweep") as folder:
-        folder.append(record(0))
+        folder.evaluated(record(0))
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     await until_written(folder)
     assert json.loads(os.read(reader, 10_000))["number"] == 0
@@ -136,12 +136,12 @@ async def test_a_later_run_of_the_sweep_writes_after_the_earlier_one(
     tmp_path: Path, disk: Disk
 ) -> None:
     async with FolderWriter.create(tmp_path, "sweep") as folder:
-        folder.append(record(7))
+        folder.evaluated(record(7))
         await asyncio.to_thread(disk.hangs.wait)
     async with FolderWriter.reopen(tmp_path, "sweep") as again:
-        again.append(record(0))
-        again.append(record(1))
-        again.show_candidates()
+        again.evaluated(record(0))
+        again.evaluated(record(1))
+        again.resumed()
         await again.settled()
         assert numbers(folder.path) == []
         disk.released.set()
@@ -156,13 +156,13 @@ async def test_a_full_disk_ends_the_sweep_at_its_next_candidate(tmp_path: Path) 
     (full / ".candidates.jsonl.part").symlink_to("/dev/full")
     message = f"the results cannot be written to {full}: no space left on device"
     async with FolderWriter.create(tmp_path, "sweep") as folder:
-        folder.append(record(0))
+        folder.evaluated(record(0))
         for _ in range(2):
             with pytest.raises(SpicaError) as refusal:
                 await folder.settled()
             assert str(refusal.value) == message
         with pytest.raises(SpicaError) as refusal:
-            folder.append(record(1))
+            folder.evaluated(record(1))
         assert str(refusal.value) == message
 
 
@@ -172,7 +172,7 @@ async def test_a_failure_that_nobody_has_heard_of_shows_at_the_end(tmp_path: Pat
     (full / ".candidates.jsonl.part").symlink_to("/dev/full")
     with pytest.raises(SpicaError, match="no space left on device"):
         async with FolderWriter.create(tmp_path, "sweep") as folder:
-            folder.append(record(0))
+            folder.evaluated(record(0))
 
 
 async def test_an_error_of_the_sweep_itself_passes_through(tmp_path: Path) -> None:

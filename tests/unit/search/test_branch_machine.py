@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from spica_async.judge.verdict import Verdict
 from spica_async.search.schedule import (
     BranchState,
     ContinuousState,
@@ -17,7 +18,6 @@ from spica_async.search.schedule import (
     Observation,
     Phase,
     RoundsState,
-    Verdict,
 )
 from spica_async.search.schedule import state as branch_state
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from spica_async.judge.verdict import Verdict
 from spica_async.search.schedule import (
     ATTEMPTS_PER_TARGET,
     FINAL_PHASES,
@@ -17,7 +18,6 @@ from spica_async.search.schedule import (
     Observation,
     Phase,
     RoundsState,
-    Verdict,
 )
 
 FEASIBLE = Verdict("feasible")

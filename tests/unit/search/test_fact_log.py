@@ -119,7 +119,7 @@ class FakeEvents:
         if isinstance(fact, Stopped):
             self.events.append("stopped")
 
-    def evaluated(self, record: CandidateRecord) -> None:
+    def candidate(self, record: CandidateRecord) -> None:
         self.events.append(record.candidate_id)
 
     def take(self, status: str | None = None) -> News:
@@ -138,7 +138,7 @@ def opened(
         "sweep",
         LEASE,
         last=journal.last,
-        events=events or FakeEvents(),
+        events=events or FakeEvents(),  # type: ignore[arg-type]  # what a log needs of them
         patience_seconds=patience,
     )
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import pytest
 
+from spica_async.judge.verdict import Verdict
 from spica_async.optimizer.assignments import centre
 from spica_async.optimizer.quasi_random import draw
 from spica_async.optimizer.types import Objective, Study
@@ -20,7 +21,6 @@ from spica_async.search.schedule import (
     ContinuousState,
     Disposition,
     RoundsState,
-    Verdict,
 )
 from spica_async.space.parameters import Assignment, DiscreteParameter
 

@@ -10,13 +10,13 @@ from support.searching import SEARCHED, Ledger, run_search, throughput_of
 from schemas.config import SmartSearchConfig
 from schemas.journal import BranchFact, Concluded, Measured, Observed, OptimizerCosts, Suggested
 from schemas.messages import EvaluationResult, Measurement, Sample
-from spica_async.judge.sweep_result import branch_result
 from spica_async.optimizer.proposals import Proposal
 from spica_async.plan.types import SweepPlan
 from spica_async.report.screen import best_so_far
-from spica_async.search.branch import Branch
+from spica_async.search.branch import Branch, patience
 from spica_async.search.branch_resume import BranchRestorer
 from spica_async.search.branches import sample_context
+from spica_async.search.result import branch_result
 from spica_async.search.schedule import ContinuousState, Phase
 
 # More samples than the budget, so that they are no list: a branch without any is given up by 22.
@@ -77,13 +77,14 @@ async def test_progress_shows_what_all_that_was_tried_fails_by(plan: SweepPlan) 
     assert best_so_far(run.branch, plan.config.goal).endswith("it broke it broke ...")
 
 
-def course_of(plan: SweepPlan) -> Branch:
+def branch_of(plan: SweepPlan) -> Branch:
     return Branch(
         sweep_id="sweep",
         config=plan.config,
         context=sample_context(plan),
         space=plan.branches[0],
-        observer=Ledger(),  # type: ignore[arg-type]  # nothing is told of a candidate here
+        on_evaluated=Ledger().evaluated,
+        shared_patience=patience(plan.config),
     )
 
 
@@ -91,13 +92,13 @@ def all_broken(
     plan: SweepPlan, measure: Callable[[Sample], Measurement], samples: int
 ) -> list[BranchFact]:
     """The facts of a branch whose first samples, one by one, all fail."""
-    course, facts = course_of(plan), list[BranchFact]()
-    space = course.space
+    branch, facts = branch_of(plan), list[BranchFact]()
+    space = branch.space
     for index in range(samples):
         assignment = space.assignment_of(space.selection(index))
         selection, projection = space.select(assignment)
         proposal = Proposal(index, selection, "optimizer", assignment, projection)
-        sampled = course.sampled(proposal)
+        sampled = branch.sampled(proposal)
         suggested = Suggested(
             at=1.0,
             branch="agg",
@@ -105,22 +106,22 @@ def all_broken(
             instead=False,
             costs=OptimizerCosts(),
         )
-        assert course.suggested(suggested, [sampled]).new
+        assert branch.suggested(suggested, [sampled]).new
         result = EvaluationResult(
-            evaluation_id=course.evaluation_id(proposal),
+            evaluation_id=branch.evaluation_id(proposal),
             sweep_id="sweep",
             worker="fake",
             measurement=measure(sampled.resolved.sample),
             wall_seconds=1.0,
         )
         measured = Measured(at=1.0, branch="agg", number=index, result=result, waited_seconds=0.0)
-        course.observed(course.measured(measured))
+        branch.observed(branch.measured(measured))
         facts += [suggested, measured, Observed(at=1.0, branch="agg", numbers=[index])]
     return facts
 
 
 def restored(plan: SweepPlan, facts: Sequence[BranchFact]) -> Branch:
-    restorer = BranchRestorer(course_of(plan))
+    restorer = BranchRestorer(branch_of(plan))
     for fact in facts:
         restorer.apply(fact)
     return restorer.branch
@@ -133,14 +134,14 @@ def test_a_journal_of_a_branch_that_went_on_for_longer_is_read_as_it_was_written
     with pytest.MonkeyPatch.context() as before:
         before.setattr(ContinuousState, "_is_hopeless", False)
         facts = all_broken(plan, broken_in_many_ways, samples=26)
-    course = restored(plan, facts)
-    assert (course.state.attempts, course.state.wanted, course.should_conclude) == (26, 0, True)
+    branch = restored(plan, facts)
+    assert (branch.state.attempts, branch.state.wanted, branch.should_conclude) == (26, 0, True)
     concluded = Concluded(at=1.0, branch="agg", by="branch")
-    course = restored(plan, [*facts, concluded])
-    assert (course.state.phase, course.should_conclude) == (Phase.STALLED, False)
+    branch = restored(plan, [*facts, concluded])
+    assert (branch.state.phase, branch.should_conclude) == (Phase.STALLED, False)
 
 
 def test_a_branch_that_had_failed_too_early_goes_on_where_its_sweep_does(plan: SweepPlan) -> None:
     # Eight that failed alike used to be the end of it, whatever was suggested meanwhile.
-    course = restored(plan, all_broken(plan, broken, samples=8))
-    assert (course.state.phase, course.should_conclude) == (Phase.ASKING, False)
+    branch = restored(plan, all_broken(plan, broken, samples=8))
+    assert (branch.state.phase, branch.should_conclude) == (Phase.ASKING, False)

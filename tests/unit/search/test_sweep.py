@@ -36,10 +36,13 @@ from spica_async.report import folder_writer
 from spica_async.report.folder_writer import FolderWriter
 from spica_async.search.branches import Branches
 from spica_async.search.fact_log import NoLog
+from spica_async.search.observer import Observers
 from spica_async.search.stopping import SweepStop
 from spica_async.search.sweep import Sweep
+from spica_async.search.sweep_run import SweepRun
 
 SAMPLES = 6
+MakeRun = Callable[..., SweepRun]
 
 
 @pytest.fixture
@@ -55,26 +58,33 @@ def make_sweep(
     folder: FolderWriter,
     make_config: Callable[..., SmartSearchConfig],
     make_sweep_plan: Callable[..., SweepPlan],
-) -> Callable[..., Sweep]:
-    """A sweep of six samples that are listed rather than searched, two at a time."""
+) -> MakeRun:
+    """A run of a sweep of six samples that are listed rather than searched, two at a time."""
     config = make_config({"agg_max_num_seqs": [256, 512, 1024]}, sweep={"parallel_evals": 2})
     plan = make_sweep_plan(config)
     assert [branch.distinct_selections for branch in plan.branches] == [SAMPLES]
 
-    def make(display: Ledger, *, max_seconds: float | None = None) -> Sweep:
+    def make(
+        ledger: Ledger | None = None,
+        *,
+        stop: SweepStop | None = None,
+        max_seconds: float | None = None,
+        **changes: Any,
+    ) -> SweepRun:
         limits = config.sweep.model_copy(update={"max_seconds": max_seconds})
         limited = config.model_copy(update={"sweep": limits})
-        return Sweep(
+        changes.setdefault("plan", replace(plan, config=limited))
+        sweep = Sweep(
             sweep_id="sweep",
-            plan=replace(plan, config=limited),
             trace=None,
-            folder=folder,
-            display=display,
+            folder=folder.path,
             versions={"engine": "1"},
             fingerprint="engine",
             planning_seconds=0.5,
-            log=NoLog(),
+            **changes,
         )
+        observers = Observers(folder, ledger or Ledger())
+        return SweepRun(sweep, NoLog(), observers, stop=stop or SweepStop())
 
     return make
 
@@ -106,16 +116,16 @@ def assert_kept(folder: FolderWriter, candidates: int, status: str) -> None:
 
 
 async def test_a_sweep_that_ends_by_itself_is_no_interrupted_one(
-    make_sweep: Callable[..., Sweep], folder: FolderWriter
+    make_sweep: MakeRun, folder: FolderWriter
 ) -> None:
     async with worked_bus() as bus:
-        result = await make_sweep(Ledger()).run(bus, SweepStop())
+        result = await make_sweep().run(bus)
     assert result.status == "exhausted"
     assert_kept(folder, SAMPLES, "exhausted")
 
 
 async def test_what_was_found_is_kept_when_the_search_raises(
-    make_sweep: Callable[..., Sweep], folder: FolderWriter
+    make_sweep: MakeRun, folder: FolderWriter
 ) -> None:
     ledger = Ledger()
 
@@ -126,17 +136,17 @@ async def test_what_was_found_is_kept_when_the_search_raises(
     ledger.on_record = fail
     async with worked_bus() as bus:
         with pytest.raises(ExceptionGroup) as caught:
-            await make_sweep(ledger).run(bus, SweepStop())
+            await make_sweep(ledger).run(bus)
     assert caught.group_contains(LookupError, match="the screen is gone")
     assert_kept(folder, 3, "interrupted")
 
 
 async def test_what_was_found_is_kept_when_the_task_is_cancelled(
-    make_sweep: Callable[..., Sweep], folder: FolderWriter
+    make_sweep: MakeRun, folder: FolderWriter
 ) -> None:
     ledger = Ledger()
     async with worked_bus() as bus:
-        running = asyncio.ensure_future(make_sweep(ledger).run(bus, SweepStop()))
+        running = asyncio.ensure_future(make_sweep(ledger).run(bus))
 
         def cancel(_: CandidateRecord) -> None:
             if len(ledger.records) == 3:
@@ -150,7 +160,7 @@ async def test_what_was_found_is_kept_when_the_task_is_cancelled(
 
 
 async def test_what_is_in_flight_suits_the_workers_that_tell_of_themselves(
-    make_sweep: Callable[..., Sweep], monkeypatch: pytest.MonkeyPatch
+    make_sweep: MakeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = asyncio.Semaphore(0)
     told: list[int] = []
@@ -173,7 +183,7 @@ async def test_what_is_in_flight_suits_the_workers_that_tell_of_themselves(
     )
     event = WorkerHeartbeat(source="one", data=status)
     async with worked_bus(gate=gate) as bus:
-        running = asyncio.ensure_future(make_sweep(Ledger()).run(bus, SweepStop()))
+        running = asyncio.ensure_future(make_sweep().run(bus))
         await asyncio.sleep(0)
         message = Message(event.model_dump_json().encode(), event.id, event.type)
         await bus.publish_event(WORKER_HEARTBEAT_TOPIC, message)
@@ -183,9 +193,7 @@ async def test_what_is_in_flight_suits_the_workers_that_tell_of_themselves(
     assert 3 in told
 
 
-async def test_a_stop_gives_what_was_found(
-    make_sweep: Callable[..., Sweep], folder: FolderWriter
-) -> None:
+async def test_a_stop_gives_what_was_found(make_sweep: MakeRun, folder: FolderWriter) -> None:
     stop = SweepStop()
     ledger = Ledger()
 
@@ -195,7 +203,7 @@ async def test_a_stop_gives_what_was_found(
 
     ledger.on_record = ask_to_stop
     async with worked_bus() as bus:
-        result = await make_sweep(ledger).run(bus, stop)
+        result = await make_sweep(ledger, stop=stop).run(bus)
     assert result.status == "interrupted"
     assert_kept(folder, len(result.ranking), "interrupted")
     assert 3 <= len(result.ranking) < SAMPLES
@@ -215,14 +223,14 @@ class Slowing:
 
 
 def test_what_runs_at_a_stop_may_end_within_the_grace(
-    make_sweep: Callable[..., Sweep], folder: FolderWriter
+    make_sweep: MakeRun, folder: FolderWriter
 ) -> None:
     async def main() -> SweepResult:
         slowing = Slowing()
-        sweep = make_sweep(slowing.ledger)
+        sweep = make_sweep(slowing.ledger, stop=slowing.stop)
         async with worked_bus(gate=slowing.gate) as bus:
             asyncio.get_running_loop().call_later(5.0, slowing.gate.release)
-            result = await sweep.run(bus, slowing.stop)
+            result = await sweep.run(bus)
         assert asyncio.get_running_loop().time() == 5.0
         return result
 
@@ -232,26 +240,24 @@ def test_what_runs_at_a_stop_may_end_within_the_grace(
 
 
 def test_what_does_not_end_within_the_grace_is_given_up(
-    make_sweep: Callable[..., Sweep], folder: FolderWriter
+    make_sweep: MakeRun, folder: FolderWriter
 ) -> None:
     async def main() -> None:
         slowing = Slowing()
-        sweep = make_sweep(slowing.ledger)
+        sweep = make_sweep(slowing.ledger, stop=slowing.stop)
         async with worked_bus(gate=slowing.gate) as bus:
-            await sweep.run(bus, slowing.stop)
+            await sweep.run(bus)
         assert asyncio.get_running_loop().time() == 11.0
 
     run_in_virtual_time(main())
     assert_kept(folder, 3, "interrupted")
 
 
-def test_a_stop_when_nothing_runs_needs_no_grace(
-    make_sweep: Callable[..., Sweep], folder: FolderWriter
-) -> None:
+def test_a_stop_when_nothing_runs_needs_no_grace(make_sweep: MakeRun, folder: FolderWriter) -> None:
     async def main() -> None:
         stop = SweepStop()
         asyncio.get_running_loop().call_later(100.0, stop.request)
-        await make_sweep(Ledger()).run(MemoryBus(), stop)
+        await make_sweep(stop=stop).run(MemoryBus())
         assert asyncio.get_running_loop().time() == 100.0
 
     run_in_virtual_time(main())
@@ -259,13 +265,13 @@ def test_a_stop_when_nothing_runs_needs_no_grace(
 
 
 def test_a_second_interrupt_does_not_wait_for_the_grace(
-    make_sweep: Callable[..., Sweep], folder: FolderWriter
+    make_sweep: MakeRun, folder: FolderWriter
 ) -> None:
     async def main() -> None:
         slowing = Slowing()
-        sweep = make_sweep(slowing.ledger)
+        sweep = make_sweep(slowing.ledger, stop=slowing.stop)
         async with worked_bus(gate=slowing.gate) as bus:
-            running = asyncio.ensure_future(sweep.run(bus, slowing.stop))
+            running = asyncio.ensure_future(sweep.run(bus))
             asyncio.get_running_loop().call_later(3.0, running.cancel)
             with pytest.raises(asyncio.CancelledError):
                 await running
@@ -276,7 +282,7 @@ def test_a_second_interrupt_does_not_wait_for_the_grace(
 
 
 def test_a_sweep_that_ends_within_the_grace_has_ended_by_itself(
-    make_sweep: Callable[..., Sweep], folder: FolderWriter
+    make_sweep: MakeRun, folder: FolderWriter
 ) -> None:
     async def main() -> SweepResult:
         gate, stop, ledger = asyncio.Semaphore(SAMPLES - 1), SweepStop(grace_seconds=10.0), Ledger()
@@ -284,7 +290,7 @@ def test_a_sweep_that_ends_within_the_grace_has_ended_by_itself(
         async with worked_bus(gate=gate) as bus:
             loop.call_later(1.0, stop.request)
             loop.call_later(2.0, gate.release)
-            return await make_sweep(ledger).run(bus, stop)
+            return await make_sweep(ledger, stop=stop).run(bus)
 
     assert run_in_virtual_time(main()).status == "exhausted"
     assert_kept(folder, SAMPLES, "exhausted")
@@ -314,11 +320,11 @@ class BreakingBus(MemoryBus):
     ],
 )
 async def test_a_failing_bus_ends_the_sweep_with_one_error_and_what_was_found(
-    make_sweep: Callable[..., Sweep], folder: FolderWriter, error: BusError
+    make_sweep: MakeRun, folder: FolderWriter, error: BusError
 ) -> None:
     async with worked_bus(BreakingBus(4, error)) as bus:
         with pytest.raises(SpicaError) as caught:
-            await make_sweep(Ledger()).run(bus, SweepStop())
+            await make_sweep().run(bus)
     assert str(caught.value) == f"{error}; what was found, if anything, is in {folder.path}"
     found = len(lines(folder.path / "candidates.jsonl"))
     assert found >= 3
@@ -326,16 +332,16 @@ async def test_a_failing_bus_ends_the_sweep_with_one_error_and_what_was_found(
 
 
 async def test_a_queue_of_somebody_else_ends_the_sweep_with_one_error(
-    make_sweep: Callable[..., Sweep],
+    make_sweep: MakeRun,
 ) -> None:
     bus = MemoryBus()
     await bus.declare_queue(QueueSpec(requests_queue("engine").name))
     with pytest.raises(SpicaError, match="other arguments than ours"):
-        await make_sweep(Ledger()).run(bus, SweepStop())
+        await make_sweep().run(bus)
 
 
 def test_requests_that_were_sent_again_and_late_results_are_in_the_summary(
-    make_sweep: Callable[..., Sweep], folder: FolderWriter
+    make_sweep: MakeRun, folder: FolderWriter
 ) -> None:
     faults = [Fault.SWALLOWED, Fault.TWICE, Fault.SWALLOWED]
 
@@ -343,7 +349,7 @@ def test_requests_that_were_sent_again_and_late_results_are_in_the_summary(
         bus = MemoryBus()
         await declare(bus, requests_queue("engine"))
         async with LossyWorker(bus, "w", iter(faults), succeed).running():
-            return await make_sweep(Ledger()).run(bus, SweepStop())
+            return await make_sweep().run(bus)
 
     with capture_logs():
         tally = run_in_virtual_time(main()).tally
@@ -352,14 +358,14 @@ def test_requests_that_were_sent_again_and_late_results_are_in_the_summary(
     assert summary["tally"]["resent_requests"] == 2
 
 
-def test_the_display_hears_of_the_workers(make_sweep: Callable[..., Sweep]) -> None:
+def test_the_display_hears_of_the_workers(make_sweep: MakeRun) -> None:
     ledger = Ledger()
 
     async def main() -> None:
         bus = MemoryBus()
         await declare(bus, requests_queue("engine"))
         async with LossyWorker(bus, "w", iter([]), succeed).running():
-            await make_sweep(ledger).run(bus, SweepStop())
+            await make_sweep(ledger).run(bus)
 
     run_in_virtual_time(main())
     assert [worker.name for worker in ledger.fleets[-1].workers] == ["w-0"]
@@ -367,29 +373,26 @@ def test_the_display_hears_of_the_workers(make_sweep: Callable[..., Sweep]) -> N
 
 @pytest.mark.parametrize("grace_seconds", [0.0, 10.0])
 def test_what_runs_when_the_time_is_up_gets_the_grace(
-    make_sweep: Callable[..., Sweep], folder: FolderWriter, grace_seconds: float
+    make_sweep: MakeRun, folder: FolderWriter, grace_seconds: float
 ) -> None:
     async def run() -> SweepResult:
         gate = asyncio.Semaphore(3)
         async with worked_bus(gate=gate) as bus:
             asyncio.get_running_loop().call_later(5.0, gate.release)
-            sweep = make_sweep(Ledger(), max_seconds=2.0)
-            return await sweep.run(bus, SweepStop(grace_seconds=grace_seconds), spent_seconds=0.5)
+            stop = SweepStop(grace_seconds=grace_seconds)
+            sweep = make_sweep(stop=stop, max_seconds=2.0)
+            return await sweep.run(bus, spent_seconds=0.5)
 
     result = run_in_virtual_time(run())
     assert result.status == "time_limit"
     assert_kept(folder, 4 if grace_seconds else 3, "time_limit")
 
 
-def test_a_sweep_ends_when_its_time_is_up(
-    make_sweep: Callable[..., Sweep], folder: FolderWriter
-) -> None:
+def test_a_sweep_ends_when_its_time_is_up(make_sweep: MakeRun, folder: FolderWriter) -> None:
     async def run() -> SweepResult:
         # Half a second went to the plan; three candidates are through when the rest is up.
         async with worked_bus(gate=asyncio.Semaphore(3)) as bus:
-            return await make_sweep(Ledger(), max_seconds=2.0).run(
-                bus, SweepStop(), spent_seconds=0.5
-            )
+            return await make_sweep(max_seconds=2.0).run(bus, spent_seconds=0.5)
 
     result = run_in_virtual_time(run())
     assert result.status == "time_limit"
@@ -402,11 +405,9 @@ def test_a_sweep_ends_when_its_time_is_up(
 
 
 def test_time_that_was_up_before_anything_was_measured_is_no_verdict_on_the_space(
-    make_sweep: Callable[..., Sweep], folder: FolderWriter
+    make_sweep: MakeRun, folder: FolderWriter
 ) -> None:
-    result = run_in_virtual_time(
-        make_sweep(Ledger(), max_seconds=2.0).run(MemoryBus(), SweepStop())
-    )
+    result = run_in_virtual_time(make_sweep(max_seconds=2.0).run(MemoryBus()))
     assert result.status == "time_limit"
     assert_kept(folder, 0, "time_limit")
 
@@ -414,7 +415,7 @@ def test_time_that_was_up_before_anything_was_measured_is_no_verdict_on_the_spac
 @pytest.mark.parametrize(("profile", "near"), [("fast", True), ("random", False)])
 async def test_a_study_starts_with_the_plans_seeds(
     *,
-    make_sweep: Callable[..., Sweep],
+    make_sweep: MakeRun,
     make_config: Callable[..., SmartSearchConfig],
     make_sweep_plan: Callable[..., SweepPlan],
     monkeypatch: pytest.MonkeyPatch,
@@ -440,11 +441,11 @@ async def test_a_study_starts_with_the_plans_seeds(
     plan = make_sweep_plan(config, sizes=(1, 2))
     seeds = tuple(plan.branches[0].selection(index) for index in (2, 5))
     ledger = Ledger()
-    sweep = replace(make_sweep(ledger), plan=replace(plan, seeds={"agg": seeds}))
+    run = make_sweep(ledger, plan=replace(plan, seeds={"agg": seeds}))
     async with worked_bus() as bus:
-        await sweep.run(bus, SweepStop())
+        await run.run(bus)
     sources = [r.source for r in sorted(ledger.records, key=lambda record: record.number)]
     assert sources[:3] == ["optimizer", "warm_start", "warm_start"]
-    async with sweep.open_proposer(plan.branches[0]) as proposer:
+    async with run.sweep.open_proposer(plan.branches[0]) as proposer:
         (first,) = await proposer.propose(1)
         assert bool(await proposer.instead_of([first], lambda _: True)) is near

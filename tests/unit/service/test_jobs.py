@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -13,7 +14,8 @@ from schemas.messages import ModelFiles
 from spica_async.engine.model_files import pack
 from spica_async.errors import SpicaError
 from spica_async.plan.types import SweepPlan
-from spica_async.service.jobs import check_same, planned_fact, unknown_model
+from spica_async.search.sweep import Sweep
+from spica_async.service.jobs import check_same, planned_fact
 
 ONE, OTHER = pack({"config.json": "1"}), pack({"config.json": "2"})
 
@@ -31,19 +33,27 @@ PlanWith = Callable[[ModelFiles | None], SweepPlan]
 
 def begun_with(plan: SweepPlan) -> Planned:
     """As the journal gives it back."""
-    fact = planned_fact(plan, trace_sha256=None, versions={}, planning_seconds=0.0, at=0.0)
+    sweep = Sweep(
+        sweep_id="sweep",
+        plan=plan,
+        trace=None,
+        folder=Path("sweep"),
+        versions={},
+        fingerprint="engine",
+        planning_seconds=0.0,
+    )
+    fact = planned_fact(sweep, at=0.0)
     return Planned.model_validate_json(fact.model_dump_json())
 
 
-def resume(past: Planned, plan: SweepPlan) -> None:
-    check_same(past, plan, trace_sha256=None, versions={})
+def resume(past: Planned, plan: SweepPlan) -> str | None:
+    return check_same(past, plan, trace=None, versions={})
 
 
 @pytest.mark.parametrize("files", [None, ONE], ids=["shipped", "own"])
 def test_the_same_goes_on(plan_with: PlanWith, files: ModelFiles | None) -> None:
     past = begun_with(plan_with(files))
-    resume(past, plan_with(files))
-    assert unknown_model(past, plan_with(files)) is None
+    assert resume(past, plan_with(files)) is None
 
 
 @pytest.mark.parametrize("now", [OTHER, None], ids=["changed", "shipped"])
@@ -55,5 +65,5 @@ def test_another_is_refused(plan_with: PlanWith, now: ModelFiles | None) -> None
 def test_one_of_an_older_version_goes_on_with_a_word(plan_with: PlanWith) -> None:
     older = begun_with(plan_with(ONE)).model_dump_json(exclude={"model_sha256"})
     past = Planned.model_validate_json(older)
-    resume(past, plan_with(ONE))
-    assert "did not note what the model's folder held" in str(unknown_model(past, plan_with(ONE)))
+    told = str(resume(past, plan_with(ONE)))
+    assert "did not note what the model's folder held" in told
