@@ -14,7 +14,13 @@ from aiormq.abc import DeliveredMessage
 from pamqp.commands import Basic
 
 from spica_async.bus.port import Message
-from spica_async.bus.rabbitmq.errors import explanation, translated
+from spica_async.bus.rabbitmq.errors import (
+    NotFoundError,
+    OtherArgumentsError,
+    TransientError,
+    explanation,
+    translated,
+)
 from spica_async.bus.rabbitmq.link import Link, close_channel
 
 log = structlog.get_logger(__name__)
@@ -72,16 +78,20 @@ class ReusedChannel:
             TransientError: it may or may not have gone through.
         """
         channel = await (await self.get()).get_underlay_channel()
-        with translated():
-            await channel.basic_publish(
-                message.body,
-                exchange=exchange,
-                routing_key=routing_key,
-                properties=properties(message, persistent=persistent),
-                mandatory=mandatory,
-                # For the socket to take it; a confirmation says more.
-                wait=not self._confirms,  # type: ignore[call-arg]  # missing from the abstract class alone
-            )
+        try:
+            with translated():
+                await channel.basic_publish(
+                    message.body,
+                    exchange=exchange,
+                    routing_key=routing_key,
+                    properties=properties(message, persistent=persistent),
+                    mandatory=mandatory,
+                    # For the socket to take it; a confirmation says more.
+                    wait=not self._confirms,  # type: ignore[call-arg]  # missing from the abstract class alone
+                )
+        except (NotFoundError, OtherArgumentsError) as error:
+            # What others did on the channel, or with the exchange that `prepare` declares.
+            raise TransientError(str(error)) from error
 
 
 def properties(message: Message, *, persistent: bool) -> Basic.Properties:
