@@ -49,7 +49,7 @@ def topology(
 
     The exit code is 1 if anything is missing, otherwise than it should be, or out of our rights.
     """
-    from spica_async.bus.broker_options import naming
+    from spica_async.bus.broker_options import broker_errors
     from spica_async.bus.rabbitmq.audit import Standing, audit
     from spica_async.bus.topology import COMMANDS_QUEUE, DEAD_QUEUE, requests_queue
     from spica_async.cli.logs import log_warnings_to_stderr
@@ -63,7 +63,7 @@ def topology(
     except ValueError as error:
         raise InputError(f"--engine: {error}") from None
     log_warnings_to_stderr()
-    with naming(address):
+    with broker_errors(address):
         found = asyncio.run(audit(address, queues, create=action is TopologyAction.DECLARE))
     sound = all(finding.standing in (Standing.OK, Standing.EXISTS) for finding in found)
     if json:

@@ -15,7 +15,7 @@ from typing import Final
 
 import structlog
 
-from spica_async.bus.broker_options import BrokerOptions, connected, trace_server
+from spica_async.bus.broker_options import BrokerOptions, connected
 from spica_async.bus.memory import MemoryBus
 from spica_async.bus.port import Bus, BusError
 from spica_async.bus.rabbitmq.state import BusState, OnState
@@ -38,6 +38,7 @@ from spica_async.service.local_files import LocalFiles
 from spica_async.service.local_worker import local_worker
 from spica_async.service.manager import ManagerSettings, SweepManager
 from spica_async.service.outbox import Outbox
+from spica_async.service.trace_offers import trace_server
 from spica_async.traces.serve import TraceServer
 from workers.program import WorkerOptions
 from workers.settings import ChildSettings

@@ -13,7 +13,7 @@ from contextlib import (
 from dataclasses import dataclass
 
 from schemas.results import SweepResult
-from spica_async.bus.broker_options import BrokerOptions, offered
+from spica_async.bus.broker_options import BrokerOptions
 from spica_async.bus.port import Bus
 from spica_async.engine.versions import engine_fingerprint, engine_versions
 from spica_async.errors import TimeUpError
@@ -31,6 +31,7 @@ from spica_async.search.sweep import Sweep
 from spica_async.search.sweep_run import SweepRun
 from spica_async.service.jobs import Job, check_same, planned_fact
 from spica_async.service.outbox import Outbox, outbox_of
+from spica_async.service.trace_offers import offered
 from spica_async.traces.serve import TraceServer
 
 Companion = Callable[[SweepPlan, FolderWriter], AbstractAsyncContextManager[None]]

@@ -17,9 +17,10 @@ from support.trace_loads import load_of
 from schemas.config import SmartSearchConfig
 from schemas.messages import TraceLoad
 from spica_async.bus.address import BrokerAddress
-from spica_async.bus.broker_options import BrokerOptions, trace_server
+from spica_async.bus.broker_options import BrokerOptions
 from spica_async.bus.memory import MemoryBus
 from spica_async.config.inputs import Inputs
+from spica_async.service.trace_offers import trace_server
 
 
 async def test_sweeps_side_by_side_serve_their_traces_at_one_port(

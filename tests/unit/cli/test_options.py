@@ -14,9 +14,10 @@ from support.broker import free_port
 from typer.testing import CliRunner
 
 from schemas.messages import TraceLoad
-from spica_async.bus.broker_options import BrokerOptions, offered, trace_server
+from spica_async.bus.broker_options import BrokerOptions
 from spica_async.cli.options import SweepFlags, flattened
 from spica_async.errors import InputError
+from spica_async.service.trace_offers import offered, trace_server
 
 
 def broker(url: str, **flags: Any) -> BrokerOptions:
