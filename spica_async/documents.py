@@ -208,10 +208,10 @@ def check_values(document: Mapping[str, Any]) -> None:
         if values + len(waiting) > _MOST_VALUES:
             raise InputError(_too_many_values())
         if len(path) > _MOST_LEVELS:
-            raise InputError(f"{_dotted(path[:4])}: nested more than {_MOST_LEVELS} levels deep")
+            raise InputError(f"{dotted(path[:4])}: nested more than {_MOST_LEVELS} levels deep")
         problem = _problem_of(value)
         if problem is not None:
-            raise InputError(f"{_dotted(path)}: {problem}")
+            raise InputError(f"{dotted(path)}: {problem}")
         if isinstance(value, Mapping):
             waiting.extend(_fields(path, value))
         elif isinstance(value, list):
@@ -224,8 +224,8 @@ def _fields(
     for key, entry in value.items():
         problem = _problem_of(key)
         if problem is not None:
-            raise InputError(f"{_dotted((*path, str(key)))}: {problem}, in a key")
-        # That a key is a text is for whoever knows what the document should be.
+            raise InputError(f"{dotted((*path, str(key)))}: {problem}, in a key")
+        # Whether a key must be a text is checked with the rest of the configuration.
         yield (*path, str(key)), entry
 
 
@@ -247,11 +247,14 @@ def shown_key(key: object) -> str:
     return printable(text, _LONGEST_KEY) if text else repr(str(key)[:_LONGEST_KEY])
 
 
-def _dotted(path: Iterable[str | int]) -> str:
-    dotted = ""
+def dotted(path: Iterable[str | int]) -> str:
+    """The path of a field as a message can have it, e.g. `search_space.knobs[2]`."""
+    text = ""
     for step in path:
         if isinstance(step, int):
-            dotted += f"[{step}]"
+            text += f"[{step}]"
+        elif step.startswith("["):  # As pydantic names a mapping's key.
+            text += shown_key(step)
         else:
-            dotted += f".{shown_key(step)}" if dotted else shown_key(step)
-    return dotted or "the document"
+            text += f".{shown_key(step)}" if text else shown_key(step)
+    return text or "the document"

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from typing import Final
 
 from schemas.messages import Measurement, SyntheticLoad, TraceLoad
+from spica_async.processes.memory import mebibytes, readable
 
 FootprintEstimator = Callable[[TraceLoad | SyntheticLoad], int]
 """Tells the bytes of memory that a replay of a load will need."""
 
 _FOOTPRINT_ESTIMATOR: Final = "spica_async.engine.footprint:estimate_bytes"
-_COUNTLESS: Final = 10**18
 
 
 class MemoryGuard:
@@ -37,16 +37,7 @@ class MemoryGuard:
         return Measurement(
             outcome="failed",
             cause="resource_limited",
-            detail=f"{_count(load.requests)} requests with {_count(load.total_tokens)} tokens need"
-            f" about {mebibytes(needed)} of memory, a slot here has {mebibytes(self._limit_bytes)}",
+            detail=f"{readable(load.requests)} requests with {readable(load.total_tokens)} tokens"
+            f" need about {mebibytes(needed)} of memory, a slot here has"
+            f" {mebibytes(self._limit_bytes)}",
         )
-
-
-def mebibytes(size: int) -> str:
-    """The size for a person to read."""
-    return f"{_count(size // 2**20)} MiB"
-
-
-def _count(number: int) -> str:
-    """The number for a person to read, who may have asked for one too long to be written."""
-    return f"{number:,}" if number < _COUNTLESS else f"over {_COUNTLESS:,}"

@@ -12,9 +12,9 @@ import structlog
 from pydantic import ValidationError
 
 from schemas.messages import Cause, EvaluationRequest, Measurement
+from spica_async.processes.memory import mebibytes
 from workers.child import ChildGreeting
 from workers.groups import resident_bytes
-from workers.memory import mebibytes
 from workers.port import MAX_CHILD_DEATHS, ChildDeaths, SlotOutcome, SlotStatistics
 from workers.process import ChildDiedError, ChildProcess, ChildStartError, spawn_child
 from workers.settings import ChildSettings

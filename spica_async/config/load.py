@@ -13,7 +13,7 @@ from pydantic_core import ErrorDetails
 from schemas.base import FieldError, shown
 from schemas.config import SmartSearchConfig
 from schemas.search_space import COMPOSITE_MODELS
-from spica_async.documents import MOST_BYTES, decode, parse_json, parse_yaml, shown_key
+from spica_async.documents import MOST_BYTES, decode, dotted, parse_json, parse_yaml
 from spica_async.engine.model_files import packaged_models
 from spica_async.engine.model_folder import is_model_folder
 from spica_async.errors import InputError, file_problem, printable
@@ -43,10 +43,10 @@ def load_config(path: Path) -> SmartSearchConfig:
 def describe(error: ValidationError, model: type[BaseModel] = SmartSearchConfig) -> list[str]:
     """One line per problem, `field.path: what is wrong and what is allowed`; the first of many."""
     problems = error.errors(include_url=False)
-    told = [_describe_one(details, model) for details in problems[:_MOST_PROBLEMS]]
+    lines = [_describe_one(details, model) for details in problems[:_MOST_PROBLEMS]]
     if len(problems) > _MOST_PROBLEMS:
-        told.append(f"and {len(problems) - _MOST_PROBLEMS:,} more problems")
-    return told
+        lines.append(f"and {len(problems) - _MOST_PROBLEMS:,} more problems")
+    return lines
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -119,9 +119,7 @@ def _describe_one(details: ErrorDetails, model: type[BaseModel]) -> str:
         problem = "required"
     else:
         problem = f"{problem[0].lower()}{problem[1:]}, not {shown(details['input'])}"
-    # A key may be as long and odd as any text.
-    where = _dotted(step if isinstance(step, int) else shown_key(step) for step in location)
-    return f"{where}: {problem}" if location else problem
+    return f"{dotted(location)}: {problem}" if location else problem
 
 
 def _unknown_key(key: str, known: list[str]) -> str:
@@ -148,13 +146,3 @@ def _models_in(annotation: object) -> list[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [found for inner in get_args(annotation) for found in _models_in(inner)]
-
-
-def _dotted(location: Iterable[int | str]) -> str:
-    dotted = ""
-    for step in location:
-        if isinstance(step, int) or step.startswith("["):
-            dotted += f"[{step}]" if isinstance(step, int) else step
-        else:
-            dotted += f".{step}" if dotted else step
-    return dotted

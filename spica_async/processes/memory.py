@@ -11,6 +11,7 @@ from spica_async.processes.container import available_memory
 
 _LEAST_BYTES: Final = 2 * 2**30
 _AVAILABLE_SHARE: Final = 0.9
+_COUNTLESS: Final = 10**18
 _SAMPLE_SECONDS: Final = 0.5
 
 
@@ -40,7 +41,12 @@ async def outgrown(pid: int, limit_bytes: int) -> int:
 
 def mebibytes(size: int) -> str:
     """The size for a person to read."""
-    return f"{size // 2**20:,} MiB"
+    return f"{readable(size // 2**20)} MiB"
+
+
+def readable(number: int) -> str:
+    """The number for a person to read, who may have asked for one too long to be written."""
+    return f"{number:,}" if number < _COUNTLESS else f"over {_COUNTLESS:,}"
 
 
 def _resident(pid: int) -> int:

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Never
 
+from spica_async.errors import printable
+
 ALIASES: Final[Mapping[str, str]] = MappingProxyType(
     {
         "created_time": "timestamp",
@@ -85,8 +87,7 @@ def parse_row(line: bytes, block_size: int) -> TraceRow | None:
 
 def shown(value: Any) -> str:
     """A value of a line, for a message."""
-    text = json.dumps(value)
-    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
+    return printable(json.dumps(value), _SHOWN_CHARACTERS)
 
 
 def _record(line: bytes) -> dict[str, Any]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from schemas.messages import SyntheticLoad
-from workers.memory import MemoryGuard, mebibytes
+from spica_async.processes.memory import mebibytes
+from workers.memory import MemoryGuard
 
 LOAD = SyntheticLoad(isl=100, osl=10, requests=4, concurrency=2)
 
