@@ -39,7 +39,7 @@ import structlog
 from support.killing.driver import FINGERPRINT, long_plan
 from support.many_sweeps import add_ended
 from support.postgres import PostgresNode, why_missing
-from support.searching import FakeWorker, Ledger
+from support.searching import FakeWorker, Ledger, NoLog
 
 from schemas.journal import Measured, Planned, Requested, SweepFact
 from schemas.results import CandidateRecord
@@ -52,7 +52,7 @@ from spica_async.journal.opening import new_sweep
 from spica_async.journal.sql import SqlJournal
 from spica_async.report.folder_writer import FolderWriter
 from spica_async.search.events.pending import PendingEvents
-from spica_async.search.fact_log import FactLog, NoLog, ResultT, SweepLog
+from spica_async.search.fact_log import FactLog, ResultT, SweepLog
 from spica_async.search.observer import Observers
 from spica_async.search.past_runs import PastRuns
 from spica_async.search.stopping import SweepStop
@@ -154,7 +154,7 @@ async def opened(
     row = await journal.sweep(name)
     events = PendingEvents(name, plan.config, stored=row.events)
     async with (
-        SweepLog.open(journal, name, _LEASE, last=past.last, events=events) as log,
+        SweepLog(journal, name, _LEASE, last=past.last, events=events).open() as log,
         FolderWriter.reopen(root, name) as folder,
     ):
         waits = Waits(log)

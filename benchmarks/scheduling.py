@@ -32,7 +32,7 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))  # For `support`.
 
 from support.planning import plan
-from support.searching import Ledger
+from support.searching import Ledger, NoLog
 from support.worker_desk import FakeSlot, feasible, open_desk
 from synthetic.deployment import BEST_SCORE, SPACE, score_of, seconds_of
 from synthetic.records import Records, digest_of
@@ -45,7 +45,6 @@ from spica_async.optimizer.profiles import open_sampler
 from spica_async.optimizer.proposals import Proposer, StudyProposer
 from spica_async.optimizer.types import Study
 from spica_async.search.branches import Branches
-from spica_async.search.fact_log import NoLog
 from spica_async.space.branch import BranchSpace
 from spica_async.space.sample import sample_key
 from workers.port import ChildDeaths

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 from support.broker import BrokerNode
 from support.planning import plan
-from support.searching import SEARCHED, Ledger
+from support.searching import SEARCHED, Ledger, NoLog
 
 from over_broker.coordinator import opened_bus
 from over_broker.figures import Figure
@@ -18,7 +18,6 @@ from over_broker.processes import Meter
 from spica_async.evaluate import Evaluations, Fleet
 from spica_async.optimizer.proposals import EnumeratedProposer, Proposer
 from spica_async.search.branches import Search
-from spica_async.search.fact_log import NoLog
 from spica_async.space.branch import BranchSpace
 
 _FINGERPRINT = "busy-slots"

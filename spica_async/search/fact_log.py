@@ -33,7 +33,7 @@ from spica_async.journal.port import (
 from spica_async.search.events.pending import PendingEvents
 
 LEASE_SECONDS: Final = 30.0
-"""How long a sweep is left alone after the last sign of life of whoever runs it."""
+"""How long a sweep is left alone after the last sign of life of its coordinator."""
 
 PATIENCE_SECONDS: Final = 600.0
 """How long a database may be away before the sweep is given up; nothing is lost then either."""
@@ -68,8 +68,8 @@ class FactLog(Protocol):
             fact: what is so from now on.
             apply: lets it have its effect, without waiting for anything.
             status: the sweep's from now on; None leaves it as it is.
-            verdict: works out what others are to be told of it, before it has its effect; that is
-                written together with the fact.
+            verdict: works out the record of a candidate, before the fact has its effect; the
+                events of it are written together with the fact.
 
         Raises:
             JournalError: it cannot be written. Then it is not applied.
@@ -93,27 +93,6 @@ class FactLog(Protocol):
         """
 
 
-class NoLog:
-    """Keeps nothing: for a search that nobody will go on with."""
-
-    async def record(
-        self,
-        fact: SweepFact,  # noqa: ARG002  # the protocol's
-        apply: Callable[[], ResultT],
-        *,
-        status: str | None = None,  # noqa: ARG002  # as above
-        verdict: Callable[[], CandidateRecord] | None = None,  # noqa: ARG002  # as above
-    ) -> ResultT:
-        """Apply a fact at once."""
-        return apply()
-
-    async def settled(self) -> None:
-        """Nothing is ever under way."""
-
-    def note(self, fact: SweepFact) -> None:
-        """Forget it."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Entry:
     """A fact to be written, or none; `applied` is None where it has had its effect already."""
@@ -129,7 +108,15 @@ class SweepLog:
     """Writes the facts of one sweep to a journal, for as long as the lease on the sweep is ours.
 
     What comes while the disk is busy is then written in one go, so that many evaluations at a time
-    wait no longer than one. Opened by `open`, which tells of the parameters.
+    wait no longer than one.
+
+    Args:
+        journal: has the sweep.
+        sweep_id: the name of a sweep that we have taken.
+        lease: by which we have it.
+        last: the number of its latest fact.
+        events: makes events of the facts, which are written with them.
+        patience_seconds: how long the database may be away.
     """
 
     def __init__(
@@ -140,7 +127,7 @@ class SweepLog:
         *,
         last: int,
         events: PendingEvents,
-        patience_seconds: float,
+        patience_seconds: float = PATIENCE_SECONDS,
     ) -> None:
         self._journal = journal
         self._sweep_id = sweep_id
@@ -152,59 +139,33 @@ class SweepLog:
         self._taken: list[_Entry] = []
         self._closed = False
 
-    @classmethod
     @asynccontextmanager
-    async def open(
-        cls,
-        journal: Journal,
-        sweep_id: str,
-        lease: Lease,
-        *,
-        last: int,
-        events: PendingEvents,
-        patience_seconds: float = PATIENCE_SECONDS,
-    ) -> AsyncIterator[Self]:
+    async def open(self) -> AsyncIterator[Self]:
         """Write, and renew the lease, while the context is open; then give the sweep back.
-
-        Args:
-            journal: that has the sweep.
-            sweep_id: of a sweep that we have taken.
-            lease: by which we have it.
-            last: number of its latest fact.
-            events: what others are told of it.
-            patience_seconds: how long the database may be away.
 
         Raises:
             JournalError: in a group, when nothing more can be written; the context is cancelled.
         """
-        opened = cls(
-            journal,
-            sweep_id,
-            lease,
-            last=last,
-            events=events,
-            patience_seconds=patience_seconds,
-        )
         try:
             async with asyncio.TaskGroup() as group:
-                writing = group.create_task(opened._write_all())
-                renewing = group.create_task(opened._renew())
+                writing = group.create_task(self._write_all())
+                renewing = group.create_task(self._renew())
                 patience = None
                 try:
-                    yield opened
+                    yield self
                 except asyncio.CancelledError:
-                    # Who is told to end at once does not wait for a database that is away.
+                    # What is to end at once does not wait for a database that is away.
                     patience = LAST_SECONDS
                     raise
                 finally:
-                    opened._closed = True
+                    self._closed = True
                     # What was handed over is written, even where nobody waits for it any more.
-                    opened._entries.put_nowait(None)
+                    self._entries.put_nowait(None)
                     await asyncio.wait({writing}, timeout=patience)
                     writing.cancel()
                     renewing.cancel()
         finally:
-            await opened._give_back()
+            await self._give_back()
 
     async def record(
         self,
@@ -257,12 +218,12 @@ class SweepLog:
         while not self._entries.empty():
             entry = self._entries.get_nowait()
             left += [] if entry is None else [entry]
-        told = error
+        reason = error
         if not isinstance(error, JournalError):
-            told = JournalUnavailableError(f"sweep {self._sweep_id} is not written any more")
+            reason = JournalUnavailableError(f"sweep {self._sweep_id} is not written any more")
         for entry in left:
             if entry.applied is not None and not entry.applied.done():
-                entry.applied.set_exception(told)
+                entry.applied.set_exception(reason)
 
     async def _next(self) -> list[_Entry | None]:
         """What is to be written next, a None behind it when that is all; maybe nothing for now."""
@@ -289,7 +250,7 @@ class SweepLog:
             if entry.fact is None:
                 continue
             facts.append(Fact(entry.fact.kind, entry.fact.model_dump_json()))
-            # With the fact itself, for nobody may come back to tell of it.
+            # With the fact itself, for this process may end before it could be done later.
             self._events.fact(entry.fact)
             if entry.verdict is not None:
                 self._events.candidate(entry.verdict())
@@ -360,8 +321,8 @@ class SweepLog:
 def _in_turn(entries: Sequence[_Entry]) -> Iterator[Sequence[_Entry]]:
     """What to write in one go: suggestions come last in it.
 
-    What others are told of samples without room shows only as suggestions have their effect, and
-    is to come before what they are told of later facts.
+    The events of samples without room come up only as suggestions have their effect, and are to
+    come before those of later facts.
     """
     start = 0
     for at, entry in enumerate(entries, 1):
@@ -377,7 +338,7 @@ def _apply(entry: _Entry) -> None:
         result = entry.apply()
     except Exception as error:
         if entry.applied.done():
-            raise  # Whoever waited for it has been cancelled, and it should not go unheard.
+            raise  # The task that waited for it was cancelled, and it should not go unheard.
         entry.applied.set_exception(error)
     else:
         if not entry.applied.done():

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Callable, Collection
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -15,7 +15,7 @@ from schemas.messages import TraceLoad
 from spica_async.config.inputs import Inputs
 from spica_async.errors import InputError, SpicaError
 from spica_async.journal import Journal, Lease, News, SweepRow
-from spica_async.journal.opening import JournalOptions, new_lease, new_sweep, opened, prepare, take
+from spica_async.journal.opening import JournalOptions, new_lease, new_sweep, opened, take
 from spica_async.places import check_folder
 from spica_async.plan.types import SweepPlan
 from spica_async.report.folder import new_sweep_id
@@ -35,7 +35,7 @@ class OpenSweep:
         journal: has the sweep.
         log: takes its facts.
         owner: this process, as the journal knows it.
-        events: tells others of it.
+        events: what is published of it.
     """
 
     folder: FolderWriter
@@ -66,9 +66,6 @@ class Job(Protocol):
         Raises:
             SpicaError: it cannot.
         """
-
-    async def while_planning(self) -> None:
-        """What can be done beside the planning."""
 
     async def after_planning(self, stack: AsyncExitStack) -> OpenSweep:
         """Open everything that is written to.
@@ -105,10 +102,6 @@ class NewJob:
             self._journal = await stack.enter_async_context(opened(self._options))
         return PastRuns()
 
-    async def while_planning(self) -> None:
-        """Load the database's library."""
-        await prepare()
-
     async def after_planning(self, stack: AsyncExitStack) -> OpenSweep:
         """Make the folder, and enter the sweep into the journal as ours."""
         lease = new_lease()
@@ -122,19 +115,9 @@ class NewJob:
         await journal.create(sweep, lease)
         events = PendingEvents(self.sweep_id, self.inputs.config, stored=1)
         log = await stack.enter_async_context(
-            SweepLog.open(journal, self.sweep_id, lease, last=0, events=events)
+            SweepLog(journal, self.sweep_id, lease, last=0, events=events).open()
         )
         return OpenSweep(folder, journal, log, lease.owner, events)
-
-
-@dataclass(frozen=True, slots=True)
-class _Opened:
-    """What of a sweep is open before it is planned; `folders` takes its folder."""
-
-    journal: Journal
-    log: SweepLog
-    events: PendingEvents
-    folders: AsyncExitStack
 
 
 class ResumedJob:
@@ -145,9 +128,9 @@ class ResumedJob:
         inputs: its configuration and its trace.
         folder: where its results are.
         journal: opens the journal that has it.
-        news: called when there is something new to tell others.
+        on_change: called when the journal has something new to publish.
         only_from: the statuses that it may have when it is ours; none: any, and from then on no
-            daemon runs it, unless it is told to, and nobody's wish for it counts any more.
+            daemon runs it by itself, and what was requested of it before is done with.
         most_futile_runs: how often its coordinator may have died with nothing measured.
     """
 
@@ -158,7 +141,7 @@ class ResumedJob:
         *,
         folder: Path,
         journal: Callable[[], AbstractAsyncContextManager[Journal]],
-        news: Callable[[], None] = lambda: None,
+        on_change: Callable[[], None] = lambda: None,
         only_from: Collection[str] | None = None,
         most_futile_runs: int | None = None,
     ) -> None:
@@ -166,11 +149,13 @@ class ResumedJob:
         self.inputs = inputs
         self._folder = folder
         self._open_journal = journal
-        self._news = news
+        self._on_change = on_change
         self._only_from = only_from
         self._most_futile_runs = most_futile_runs
         self._lease: Lease = new_lease()
-        self._opened: _Opened | None = None
+        # Entered before the log, which may have something to write to it until it is closed.
+        self._folders = AsyncExitStack()
+        self._opened: Callable[[FolderWriter], OpenSweep] | None = None
 
     async def before_planning(self, stack: AsyncExitStack) -> PastRuns:
         """Take the sweep, so that nobody else does, and read what it has come to.
@@ -188,14 +173,15 @@ class ResumedJob:
             await journal.give_back(self.sweep_id, self._lease.owner)
             raise
         events = PendingEvents(
-            self.sweep_id, self.inputs.config, stored=row.events, news=self._news
+            self.sweep_id, self.inputs.config, stored=row.events, on_change=self._on_change
         )
-        # Below the log, which may have something to write to it until it is closed.
-        folders = await stack.enter_async_context(AsyncExitStack())
+        await stack.enter_async_context(self._folders)
         log = await stack.enter_async_context(
-            SweepLog.open(journal, self.sweep_id, self._lease, last=past.last, events=events)
+            SweepLog(journal, self.sweep_id, self._lease, last=past.last, events=events).open()
         )
-        self._opened = _Opened(journal, log, events, folders)
+        self._opened = partial(
+            OpenSweep, journal=journal, log=log, owner=self._lease.owner, events=events
+        )
         return past
 
     async def _checked(self, journal: Journal) -> tuple[SweepRow, PastRuns]:
@@ -214,18 +200,13 @@ class ResumedJob:
             )
         return row, past
 
-    async def while_planning(self) -> None:
-        """Nothing is left to do."""
-        await asyncio.sleep(0)
-
     async def after_planning(self, stack: AsyncExitStack) -> OpenSweep:  # noqa: ARG002  # the protocol's
         """Open its folder again."""
         assert self._opened is not None  # noqa: S101  # planning came after `before_planning`
-        opened = self._opened
         root, name = self._folder.parent, self._folder.name
-        folder = await opened.folders.enter_async_context(FolderWriter.reopen(root, name))
+        folder = await self._folders.enter_async_context(FolderWriter.reopen(root, name))
         folder.write_config(self.inputs.config)
-        return OpenSweep(folder, opened.journal, opened.log, self._lease.owner, opened.events)
+        return self._opened(folder)
 
 
 def check_root(root: Path) -> None:

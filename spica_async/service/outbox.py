@@ -41,7 +41,7 @@ async def outbox_of(
     published then stays in the journal for when the sweep is resumed.
     """
     outbox = Outbox(journal, bus, lambda _: True, only=sweep_id)
-    events.on_news = outbox.wake
+    events.on_change = outbox.wake
     try:
         yield outbox
     except Exception:

@@ -298,7 +298,7 @@ class SweepRunner:
             inputs,
             folder=Path(row.folder),
             journal=lambda: nullcontext(self._journal),
-            news=self._on_news,
+            on_change=self._on_news,
             only_from=UNFINISHED,
             most_futile_runs=_MOST_FUTILE_RUNS,
         )

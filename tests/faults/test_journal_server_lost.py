@@ -113,8 +113,8 @@ class TestAFailover:
         self, postgres: PostgresNode, journal: Journal, *, as_standby: bool
     ) -> None:
         config = SmartSearchConfig.model_validate(small_sweep())
-        telling = PendingEvents("one", config, stored=1)
-        async with SweepLog.open(journal, "one", LONG, last=0, events=telling) as log:
+        events = PendingEvents("one", config, stored=1)
+        async with SweepLog(journal, "one", LONG, last=0, events=events).open() as log:
             await log.record(requested(1), lambda: None)
             if as_standby:
                 await asyncio.to_thread(postgres.restart_as_standby)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from schemas.events import EvaluationStart, EvaluationStarted
+from schemas.journal import SweepFact
 from schemas.messages import (
     EVALUATION_COMPLETED,
     EvaluationCompleted,
@@ -32,7 +33,7 @@ from spica_async.optimizer.types import Suggestion, Trial
 from spica_async.plan.types import SweepPlan
 from spica_async.search.branch import Branch
 from spica_async.search.branches import Branches, ProposerFactory
-from spica_async.search.fact_log import NoLog
+from spica_async.search.fact_log import ResultT
 from spica_async.search.observer import Observer
 from spica_async.space.branch import BranchSpace
 from spica_async.space.parameters import Assignment, FloatParameter
@@ -126,6 +127,26 @@ class FakeWorker:
         event = EvaluationStarted(source="fake", data=start)
         message = Message(event.model_dump_json().encode(), event.id, event.type)
         await self.bus.publish_event(EVALUATION_STARTED_TOPIC, message)
+
+
+class NoLog:
+    """Applies facts at once, and keeps none."""
+
+    async def record(
+        self,
+        fact: SweepFact,
+        apply: Callable[[], ResultT],
+        *,
+        status: str | None = None,
+        verdict: Callable[[], CandidateRecord] | None = None,
+    ) -> ResultT:
+        return apply()
+
+    async def settled(self) -> None:
+        pass
+
+    def note(self, fact: SweepFact) -> None:
+        pass
 
 
 @dataclass

@@ -45,10 +45,10 @@ class PendingEvents(Observer):
         sweep_id: its name.
         config: of the sweep.
         stored: how many events the journal has, the first one included.
-        news: see `on_news`.
+        on_change: see the attribute.
 
     Attributes:
-        on_news: called when the journal has more of them.
+        on_change: called when the journal has more of them.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class PendingEvents(Observer):
         config: SmartSearchConfig,
         *,
         stored: int,
-        news: Callable[[], None] = lambda: None,
+        on_change: Callable[[], None] = lambda: None,
     ) -> None:
         self._sweep_id = sweep_id
         self._lifecycle = EventsFromFacts(config.goal)
@@ -71,7 +71,7 @@ class PendingEvents(Observer):
         self._pending: list[str] = []
         # What there was to tell since the latest fact.
         self._recent: list[Lifecycle] = []
-        self.on_news = news
+        self.on_change = on_change
 
     @property
     def pending(self) -> bool:
@@ -128,7 +128,7 @@ class PendingEvents(Observer):
 
     def written(self) -> None:
         """What was taken last is in the journal."""
-        self.on_news()
+        self.on_change()
 
     def _taken_back(self, number: int) -> Sequence[Lifecycle]:
         """What was yet to be written when somebody else wrote an event of that number.

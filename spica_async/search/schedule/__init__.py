@@ -7,7 +7,7 @@ from spica_async.search.schedule.rounds import RoundsState
 from spica_async.search.schedule.state import (
     ATTEMPTS_PER_TARGET,
     FINAL_PHASES,
-    TELLING_FAILURES,
+    ENOUGH_FAILURES,
     TRANSITIONS,
     BranchState,
     Disposition,
@@ -18,7 +18,7 @@ from spica_async.search.schedule.state import (
 __all__ = [
     "ATTEMPTS_PER_TARGET",
     "FINAL_PHASES",
-    "TELLING_FAILURES",
+    "ENOUGH_FAILURES",
     "TRANSITIONS",
     "BranchState",
     "ContinuousState",

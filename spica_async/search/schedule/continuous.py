@@ -171,7 +171,7 @@ class ContinuousState(BranchState):
     def _is_hopeless(self) -> bool:
         if self._successes or self._points is not None:
             return False
-        return len(self._known) >= ATTEMPTS_PER_TARGET * self._telling
+        return len(self._known) >= ATTEMPTS_PER_TARGET * self._enough
 
     def _room(self) -> int:
         free = self._parallel - len(self._in_flight)

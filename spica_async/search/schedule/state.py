@@ -18,8 +18,10 @@ from schemas.messages import Cause, Outcome
 from spica_async.judge.verdict import Verdict
 
 ATTEMPTS_PER_TARGET: Final = 11
+"""Spica's own cap: "replacement suggestions are requested up to the per-round 11x safety cap" (its
+overview, step 5.2; seed 001)."""
 
-TELLING_FAILURES: Final = 8
+ENOUGH_FAILURES: Final = 8
 """So many samples, or a round's worth if that is more, tell what all that was tried fails by."""
 
 
@@ -238,12 +240,12 @@ class BranchState(ABC):
             self._signatures.add(verdict.signature)
 
     @property
-    def _telling(self) -> int:
-        return max(self._per_round, TELLING_FAILURES)
+    def _enough(self) -> int:
+        return max(self._per_round, ENOUGH_FAILURES)
 
     def _fruitless(self, otherwise: Phase) -> Phase:
         """`FAILED` where all samples failed alike, and they are enough to tell by."""
-        enough = self._telling if self._points is None else min(self._telling, self._points)
+        enough = self._enough if self._points is None else min(self._enough, self._points)
         if len(self._known) < enough or len(self._signatures) != 1:
             return otherwise
         ((outcome, _, _),) = self._signatures

@@ -13,7 +13,7 @@ from unittest.mock import patch
 from support.faults.fates import WAIT_SECONDS, until
 from support.faults.workers import FINGERPRINT
 from support.planning import plan
-from support.searching import Ledger
+from support.searching import Ledger, NoLog
 
 from schemas.config import Schedule
 from schemas.results import CandidateRecord, SweepResult
@@ -26,7 +26,6 @@ from spica_async.evaluate.in_flight import LOST_AFTER_SECONDS, WATCH_SECONDS
 from spica_async.plan.budget import enumerable_points
 from spica_async.plan.types import SweepPlan
 from spica_async.report.folder_writer import FolderWriter
-from spica_async.search.fact_log import NoLog
 from spica_async.search.observer import Observers
 from spica_async.search.stopping import SweepStop
 from spica_async.search.sweep import Sweep

@@ -146,7 +146,7 @@ async def _run(command: Command) -> None:
         row = await journal.sweep(command.sweep_id)
         events = PendingEvents(command.sweep_id, found.config, stored=row.events)
         log = await stack.enter_async_context(
-            SweepLog.open(journal, command.sweep_id, lease, last=past.last, events=events)
+            SweepLog(journal, command.sweep_id, lease, last=past.last, events=events).open()
         )
         results = await stack.enter_async_context(FolderWriter.reopen(root, command.sweep_id))
         if past.planned is None:

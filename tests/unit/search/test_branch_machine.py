@@ -43,7 +43,7 @@ FRESH = [f"fresh {number}" for number in range(400)]
 def _few_failures_are_telling() -> Iterator[None]:
     """Short runs come to every end, too."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(branch_state, "TELLING_FAILURES", FEW)
+        patch.setattr(branch_state, "ENOUGH_FAILURES", FEW)
         yield
 
 

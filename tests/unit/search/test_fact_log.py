@@ -11,7 +11,6 @@ import pytest
 from support.virtual_time import run_in_virtual_time
 
 from schemas.journal import (
-    Observed,
     OptimizerCosts,
     Proposed,
     Requested,
@@ -32,7 +31,7 @@ from spica_async.journal import (
     News,
     SweepTakenError,
 )
-from spica_async.search.fact_log import NoLog, SweepLog
+from spica_async.search.fact_log import SweepLog
 
 LEASE = Lease("me", 30.0)
 RECORD = CandidateRecord(
@@ -133,14 +132,14 @@ class FakeEvents:
 def opened(
     journal: FakeJournal, events: FakeEvents | None = None, patience: float = 600.0
 ) -> AbstractAsyncContextManager[SweepLog]:
-    return SweepLog.open(
+    return SweepLog(
         journal,  # type: ignore[arg-type]  # what a log needs of one
         "sweep",
         LEASE,
         last=journal.last,
         events=events or FakeEvents(),  # type: ignore[arg-type]  # what a log needs of them
         patience_seconds=patience,
-    )
+    ).open()
 
 
 def test_facts_are_applied_in_order_and_written_together() -> None:
@@ -346,11 +345,6 @@ def test_the_last_fact_goes_with_what_others_are_told_of_it() -> None:
         ([], None),
         (["zero", "stopped"], "paused"),
     ]
-
-
-async def test_no_log_applies_at_once() -> None:
-    observed = Observed(at=0.0, branch="agg", numbers=[1])
-    assert await NoLog().record(observed, lambda: 3, status="running") == 3
 
 
 def test_who_waits_is_told_when_nothing_more_is_written() -> None:

@@ -43,7 +43,7 @@ def plan(
     make_sweep_plan: MakePlan,
     monkeypatch: pytest.MonkeyPatch,
 ) -> SweepPlan:
-    monkeypatch.setattr("spica_async.search.schedule.state.TELLING_FAILURES", 1)
+    monkeypatch.setattr("spica_async.search.schedule.state.ENOUGH_FAILURES", 1)
     config = make_config(SEARCHED, sweep={**SWEEP, "schedule": "continuous"})
     return make_sweep_plan(config, sizes=(1, 2, 4))
 

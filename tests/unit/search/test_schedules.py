@@ -154,7 +154,7 @@ class TestContinuous:
         self, plan_of: Callable[..., SweepPlan], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         # Eight of disagg fail, and it is given up.
-        monkeypatch.setattr("spica_async.search.schedule.state.TELLING_FAILURES", 1)
+        monkeypatch.setattr("spica_async.search.schedule.state.ENOUGH_FAILURES", 1)
         monkeypatch.setattr("spica_async.search.schedule.continuous.ATTEMPTS_PER_TARGET", 2)
         plan = plan_of(
             modes=["disagg", "agg"],

@@ -14,7 +14,7 @@ import pytest
 from structlog.testing import capture_logs
 from support.inline import Inline
 from support.lossy import Fault, LossyWorker
-from support.searching import FakeSampler, FakeWorker, Ledger, succeed
+from support.searching import FakeSampler, FakeWorker, Ledger, NoLog, succeed
 from support.virtual_time import run_in_virtual_time
 
 from schemas.config import OptimizerSettings, SmartSearchConfig
@@ -35,7 +35,6 @@ from spica_async.plan.types import SweepPlan
 from spica_async.report import folder_writer
 from spica_async.report.folder_writer import FolderWriter
 from spica_async.search.branches import Branches
-from spica_async.search.fact_log import NoLog
 from spica_async.search.observer import Observers
 from spica_async.search.stopping import SweepStop
 from spica_async.search.sweep import Sweep
