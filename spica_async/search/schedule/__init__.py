@@ -6,8 +6,8 @@ from spica_async.search.schedule.continuous import ContinuousState, batch_for
 from spica_async.search.schedule.rounds import RoundsState
 from spica_async.search.schedule.state import (
     ATTEMPTS_PER_TARGET,
-    FINAL_PHASES,
     ENOUGH_FAILURES,
+    FINAL_PHASES,
     TRANSITIONS,
     BranchState,
     Disposition,
@@ -17,8 +17,8 @@ from spica_async.search.schedule.state import (
 
 __all__ = [
     "ATTEMPTS_PER_TARGET",
-    "FINAL_PHASES",
     "ENOUGH_FAILURES",
+    "FINAL_PHASES",
     "TRANSITIONS",
     "BranchState",
     "ContinuousState",
