@@ -11,7 +11,6 @@ from weakref import WeakValueDictionary
 
 import structlog
 from aio_pika.abc import AbstractChannel
-from tenacity import AsyncRetrying, retry_if_exception_type
 
 from spica_async.bus.address import BrokerAddress
 from spica_async.bus.inbox import MOST_UNREAD, Unread
@@ -30,7 +29,7 @@ from spica_async.bus.port import (
     check_size,
 )
 from spica_async.bus.rabbitmq.channels import ReusedChannel
-from spica_async.bus.rabbitmq.consumer import consuming
+from spica_async.bus.rabbitmq.consumer import RabbitConsumer
 from spica_async.bus.rabbitmq.declaring import EXCHANGES, Spec, declare
 from spica_async.bus.rabbitmq.delivery import read_message
 from spica_async.bus.rabbitmq.errors import (
@@ -41,9 +40,9 @@ from spica_async.bus.rabbitmq.errors import (
     patience,
     translated,
 )
-from spica_async.bus.rabbitmq.link import Link, pauses
+from spica_async.bus.rabbitmq.link import Link, retrying
 from spica_async.bus.rabbitmq.state import OnState, StateReport
-from spica_async.bus.rabbitmq.subscription import subscribed
+from spica_async.bus.rabbitmq.subscription import RabbitSubscription
 from spica_async.bus.topology import CONTROL_EXCHANGE, EVENTS_EXCHANGE
 
 ResultT = TypeVar("ResultT")
@@ -105,10 +104,10 @@ class RabbitBus:
         """Connect, and stay connected while the context is open.
 
         Args:
-            address: of the broker.
-            name: of the connections, for whoever looks at the broker.
+            address: where the broker is.
+            name: of the connections, shown by the broker's own tools.
             private_queues: how the names of queues begin that live as long as this bus.
-            on_state: told of every change of the bus's state, and why, in one line.
+            on_state: called with every change of the bus's state, and why, in one line.
             patience_seconds: how long a verb waits for a broker that is away or takes nothing.
             connect_seconds: the same for the first connection.
             unread: how much may wait for each who listens.
@@ -192,15 +191,11 @@ class RabbitBus:
         except ReturnedError as error:
             raise UnroutableError(f"{what}: there is no queue {queue}") from error
 
-    @asynccontextmanager
-    async def consume(self, queue: str, *, prefetch: int) -> AsyncIterator[Consumer]:
+    def consume(self, queue: str, *, prefetch: int) -> AbstractAsyncContextManager[Consumer]:
         """See `Bus.consume`."""
         if prefetch < 1:
             raise ValueError(f"prefetch is {prefetch}, below 1")
-        async with consuming(
-            self._consuming, queue, prefetch, patience_seconds=self._patience_seconds
-        ) as consumer:
-            yield consumer
+        return RabbitConsumer(self._consuming, queue, prefetch).open(self._patience_seconds)
 
     async def publish_event(self, topic: str, message: Message, *, confirmed: bool = False) -> None:
         """See `Bus.publish_event`; unless it is confirmed, it fails at once when we are cut off."""
@@ -223,15 +218,14 @@ class RabbitBus:
 
     def subscribe(self, pattern: str) -> AbstractAsyncContextManager[Subscription[Event]]:
         """See `Bus.subscribe`."""
-        return subscribed(
+        return RabbitSubscription(
             self._consuming,
             exchange=EVENTS_EXCHANGE,
             pattern=pattern,
             queue_prefix=f"{self._private_queues}.events",
             read=lambda incoming: Event(incoming.routing_key or "", read_message(incoming)),
             unread=self._unread,
-            patience_seconds=self._patience_seconds,
-        )
+        ).open(self._patience_seconds)
 
     async def broadcast(self, message: Message) -> None:
         """See `Bus.broadcast`."""
@@ -240,15 +234,13 @@ class RabbitBus:
 
     def listen(self) -> AbstractAsyncContextManager[Subscription[Message]]:
         """See `Bus.listen`."""
-        return subscribed(
+        return RabbitSubscription(
             self._consuming,
             exchange=CONTROL_EXCHANGE,
-            pattern="",
             queue_prefix=f"{self._private_queues}.control",
             read=read_message,
             unread=self._unread,
-            patience_seconds=self._patience_seconds,
-        )
+        ).open(self._patience_seconds)
 
     async def _send_to(
         self,
@@ -295,7 +287,7 @@ class RabbitBus:
         """
 
         async def ask() -> ResultT:
-            # One at a time: a refusal closes the channel for whoever else waits on it.
+            # One at a time: a refusal closes the channel for everything else that waits on it.
             async with self._admin_turn:
                 channel = await self._admin.get()
                 with translated():
@@ -317,9 +309,6 @@ class RabbitBus:
                     return await attempt()
                 except TransientError:
                     pass
-                attempts = AsyncRetrying(
-                    wait=pauses(), retry=retry_if_exception_type(TransientError)
-                )
                 # A coroutine function, since the library does not await what others return.
-                result: ResultT = await attempts(once)
+                result: ResultT = await retrying(TransientError)(once)
                 return result

@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Final, Self
 
 import structlog
 from aiormq.abc import DeliveredMessage
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 
 from spica_async.bus.inbox import Inbox
 from spica_async.bus.port import (
@@ -28,7 +27,7 @@ from spica_async.bus.rabbitmq.errors import (
     patience,
     translated,
 )
-from spica_async.bus.rabbitmq.link import Link, pauses
+from spica_async.bus.rabbitmq.link import Link, retrying
 
 log = structlog.get_logger(__name__)
 
@@ -37,30 +36,14 @@ _REFRESH_SECONDS: Final = 150.0
 whose queue is deleted and declared again at once, and hands it nothing more for ever."""
 
 
-@asynccontextmanager
-async def consuming(
-    link: Link, queue: str, prefetch: int, *, patience_seconds: float
-) -> AsyncIterator[RabbitConsumer]:
-    """Consume a queue while the context is open, which begins with the first channel.
-
-    Raises:
-        QueueNotFoundError: there is no such queue.
-        QueueConflictError: it belongs to somebody alone.
-        AccessRefusedError: this user may not read it.
-        BusUnavailableError: there was no channel in `patience_seconds`.
-    """
-    consumer = RabbitConsumer(link, queue, prefetch)
-    async with patience(patience_seconds, f"consuming {queue}"):
-        await consumer.start()
-    try:
-        async with in_background(consumer.keep(), name=f"consumer of {queue}"):
-            yield consumer
-    finally:
-        await consumer.close()
-
-
 class RabbitConsumer:
-    """Implements `spica_async.bus.port.Consumer` on one channel after the other."""
+    """Implements `spica_async.bus.port.Consumer` on one channel after the other.
+
+    Args:
+        link: the connection.
+        queue: its name.
+        prefetch: the most deliveries that may be unsettled at once.
+    """
 
     def __init__(self, link: Link, queue: str, prefetch: int) -> None:
         self._link = link
@@ -72,6 +55,30 @@ class RabbitConsumer:
         self._channel: ConsumerChannel | None = None
         self._tag: str | None = None
         self._log = log.bind(queue=queue)
+
+    @asynccontextmanager
+    async def open(self, patience_seconds: float) -> AsyncIterator[Self]:
+        """Consume while the context is open, which begins with the first channel.
+
+        Raises:
+            QueueNotFoundError: there is no such queue.
+            QueueConflictError: it belongs to somebody alone.
+            AccessRefusedError: this user may not read it.
+            BusUnavailableError: there was no channel in `patience_seconds`.
+        """
+        try:
+            async with patience(patience_seconds, f"consuming {self._queue}"):
+                await retrying(TransientError)(self._consume)
+        except NotFoundError as error:
+            raise QueueNotFoundError(f"there is no queue {self._queue}") from error
+        except OtherArgumentsError as error:
+            raise QueueConflictError(f"queue {self._queue}: {error}") from error
+        try:
+            async with in_background(self._keep(), name=f"consumer of {self._queue}"):
+                yield self
+        finally:
+            await self._drop_channel()
+            self._inbox.close()
 
     def __aiter__(self) -> AsyncIterator[Delivery]:
         return self
@@ -99,29 +106,9 @@ class RabbitConsumer:
             except DeliveryLostError:
                 continue  # As above.
 
-    async def start(self) -> None:
-        """Take messages from now on.
-
-        Raises:
-            QueueNotFoundError: there is no such queue.
-            QueueConflictError: it belongs to somebody alone.
-            AccessRefusedError: this user may not read it.
-        """
-        attempts = AsyncRetrying(wait=pauses(), retry=retry_if_exception_type(TransientError))
-        try:
-            await attempts(self._consume)
-        except NotFoundError as error:
-            raise QueueNotFoundError(f"there is no queue {self._queue}") from error
-        except OtherArgumentsError as error:
-            raise QueueConflictError(f"queue {self._queue}: {error}") from error
-
-    async def keep(self) -> None:
+    async def _keep(self) -> None:
         """Go on with another channel whenever one has ended, for as long as messages are wanted."""
-        again = AsyncRetrying(
-            wait=pauses(),
-            retry=retry_if_exception_type((TransientError, NotFoundError)),
-            before_sleep=self._log_missing_queue,
-        )
+        again = retrying(TransientError, NotFoundError, on_failure=self._log_missing_queue)
         while self._channel is not None:
             refreshing = not await self._channel.ends_within(_REFRESH_SECONDS)
             if refreshing and (self._channel.unsettled or self._channel.has_ended):
@@ -143,11 +130,6 @@ class RabbitConsumer:
                 return
             if not refreshing:
                 self._log.info("bus.consuming_again")
-
-    async def close(self) -> None:
-        """Give back what is unsettled."""
-        await self._drop_channel()
-        self._inbox.close()
 
     async def _consume(self) -> None:
         def log_end(why: str) -> None:
@@ -177,8 +159,6 @@ class RabbitConsumer:
         self._inbox.clear()
         self._late.clear()
 
-    def _log_missing_queue(self, attempt: RetryCallState) -> None:
-        outcome = attempt.outcome
-        error = None if outcome is None else outcome.exception()
-        if attempt.attempt_number == 1 and isinstance(error, NotFoundError):
+    def _log_missing_queue(self, error: BaseException, attempt: int) -> None:
+        if attempt == 1 and isinstance(error, NotFoundError):
             self._log.warning("bus.queue_missing", waiting="until it is declared again")

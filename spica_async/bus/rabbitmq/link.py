@@ -41,9 +41,28 @@ _TLS_IS_SPOKEN = (
 )
 
 
-def pauses() -> wait_random_exponential:
-    """Pauses between attempts: random, so that a fleet does not come back all at once."""
-    return wait_random_exponential(multiplier=0.1, max=_LONGEST_PAUSE_SECONDS)
+def retrying(
+    *errors: type[Exception], on_failure: Callable[[BaseException, int], None] | None = None
+) -> AsyncRetrying:
+    """Calls a coroutine function until it raises none of these errors.
+
+    The pauses between attempts are random, so that a fleet does not come back all at once.
+
+    Args:
+        errors: after which it is worth another attempt.
+        on_failure: called with the error and the number of the attempt, from 1.
+    """
+
+    def before_sleep(state: RetryCallState) -> None:
+        error = None if state.outcome is None else state.outcome.exception()
+        if on_failure is not None and error is not None:
+            on_failure(error, state.attempt_number)
+
+    return AsyncRetrying(
+        wait=wait_random_exponential(multiplier=0.1, max=_LONGEST_PAUSE_SECONDS),
+        retry=retry_if_exception_type(errors),
+        before_sleep=before_sleep,
+    )
 
 
 class Link:
@@ -51,8 +70,8 @@ class Link:
 
     Args:
         address: of the broker.
-        name: of the connection, for whoever looks at the broker.
-        on_change: told of every change, and why, in one line.
+        name: of the connection, shown by the broker's own tools.
+        on_change: called with every change, and why, in one line.
     """
 
     def __init__(self, address: BrokerAddress, name: str, on_change: OnState) -> None:
@@ -116,11 +135,11 @@ class Link:
     async def _keep(self) -> None:
         try:
             await self._stay_connected()
-        except Exception as error:  # noqa: BLE001 - told to whoever wants a connection, now or later
+        except Exception as error:  # noqa: BLE001 - raised where a connection is wanted, now or later
             if self._connected.done():
                 self._connected = asyncio.get_running_loop().create_future()
             self._connected.set_exception(error)
-            # Nobody may want one any more; then it is no news.
+            # Nobody may want one any more; then it is no error.
             self._connected.exception()
 
     async def _stay_connected(self) -> None:
@@ -131,7 +150,7 @@ class Link:
             first = False
             connected_at = loop.time()
             lost: asyncio.Future[str] = loop.create_future()
-            connection.close_callbacks.add(lambda _, error, lost=lost: _tell(lost, error))
+            connection.close_callbacks.add(lambda _, error, lost=lost: _set_lost(lost, error))
             try:
                 self._connected.set_result(connection)
                 self._on_change(BusState.CONNECTED, "")
@@ -149,11 +168,7 @@ class Link:
     async def _connect(self, *, first: bool) -> AbstractConnection:
         # A broker that comes back may know its users only a moment later.
         worth_retrying = (TransientError,) if first else (TransientError, AccessRefusedError)
-        attempts = AsyncRetrying(
-            wait=pauses(),
-            retry=retry_if_exception_type(worth_retrying),
-            before_sleep=self._tell_failure,
-        )
+        attempts = retrying(*worth_retrying, on_failure=self._report_failure)
         connection: AbstractConnection = await attempts(self._try_to_connect)
         return connection
 
@@ -214,14 +229,12 @@ class Link:
         if why is not None:
             raise AccessRefusedError(why)
 
-    def _tell_failure(self, attempt: RetryCallState) -> None:
-        outcome = attempt.outcome
-        error = None if outcome is None else outcome.exception()
-        self._why = "unknown" if error is None else explanation(error)
+    def _report_failure(self, error: BaseException, _: int) -> None:
+        self._why = explanation(error)
         self._on_change(BusState.CONNECTING, self._why)
 
 
-def _tell(lost: asyncio.Future[str], error: BaseException | None) -> None:
+def _set_lost(lost: asyncio.Future[str], error: BaseException | None) -> None:
     if not lost.done():
         lost.set_result("closed" if error is None else explanation(error))
 

@@ -10,7 +10,6 @@ from uuid import uuid4
 
 import structlog
 from aiormq.abc import DeliveredMessage
-from tenacity import AsyncRetrying, retry_if_exception_type
 
 from spica_async.bus.inbox import Inbox, Unread
 from spica_async.bus.port import Subscription
@@ -21,7 +20,7 @@ from spica_async.bus.rabbitmq.errors import (
     TransientError,
     patience,
 )
-from spica_async.bus.rabbitmq.link import Link, pauses
+from spica_async.bus.rabbitmq.link import Link, retrying
 
 ItemT = TypeVar("ItemT")
 
@@ -32,45 +31,29 @@ _QUIET_SECONDS: Final = 300.0
 again has forgotten who listened, and tells nobody."""
 
 
-@asynccontextmanager
-async def subscribed(
-    link: Link,
-    *,
-    exchange: str,
-    pattern: str,
-    queue_prefix: str,
-    read: Callable[[DeliveredMessage], ItemT],
-    unread: Unread,
-    patience_seconds: float,
-) -> AsyncIterator[Subscription[ItemT]]:
-    """Receive from an exchange while the context is open, again after each loss of the connection.
+class RabbitSubscription(Generic[ItemT]):
+    """Receives from an exchange, again after each loss of the connection.
 
-    Raises:
-        AccessRefusedError: this user may not do that.
-        BusUnavailableError: there was no channel in `patience_seconds`.
+    Args:
+        link: the connection.
+        exchange: its name.
+        pattern: of the topics that are received; empty for an exchange without topics.
+        queue_prefix: how the names of its queues begin.
+        read: turns what came into what is handed out.
+        unread: how much may wait to be read.
     """
-    subscription = _Subscription(link, exchange, pattern, queue_prefix, read, unread=unread)
-    async with patience(patience_seconds, f"listening to {exchange}"):
-        await subscription.attach()
-    try:
-        async with in_background(subscription.keep(), name=f"subscription to {exchange}"):
-            yield subscription.inbox
-    finally:
-        await subscription.close()
 
-
-class _Subscription(Generic[ItemT]):
     def __init__(
         self,
         link: Link,
+        *,
         exchange: str,
-        pattern: str,
+        pattern: str = "",
         queue_prefix: str,
         read: Callable[[DeliveredMessage], ItemT],
-        *,
         unread: Unread,
     ) -> None:
-        self.inbox: Inbox[ItemT] = Inbox(unread, name=exchange)
+        self._inbox: Inbox[ItemT] = Inbox(unread, name=exchange)
         self._unread = unread
         self._link = link
         self._exchange = exchange
@@ -80,24 +63,34 @@ class _Subscription(Generic[ItemT]):
         self._channel: ConsumerChannel | None = None
         self._heard_at = 0.0
 
-    async def attach(self) -> None:
-        attempts = AsyncRetrying(
-            wait=pauses(), retry=retry_if_exception_type((TransientError, NotFoundError))
-        )
-        await attempts(self._attach)
+    @asynccontextmanager
+    async def open(self, patience_seconds: float) -> AsyncIterator[Subscription[ItemT]]:
+        """Receive while the context is open, which begins with the first channel.
 
-    async def keep(self) -> None:
+        Raises:
+            AccessRefusedError: this user may not do that.
+            BusUnavailableError: there was no channel in `patience_seconds`.
+        """
+        async with patience(patience_seconds, f"listening to {self._exchange}"):
+            await self._attach_persistently()
+        try:
+            async with in_background(self._keep(), name=f"subscription to {self._exchange}"):
+                yield self._inbox
+        finally:
+            self._inbox.close()
+            await self._leave_channel()
+
+    async def _attach_persistently(self) -> None:
+        await retrying(TransientError, NotFoundError)(self._attach)
+
+    async def _keep(self) -> None:
         while True:
             await self._wait_for_reason()
             try:
-                await self.attach()
+                await self._attach_persistently()
             except Exception as error:  # noqa: BLE001 - whatever it is, the reader must not wait
-                self.inbox.close(error)
+                self._inbox.close(error)
                 return
-
-    async def close(self) -> None:
-        self.inbox.close()
-        await self._leave_channel()
 
     async def _wait_for_reason(self) -> None:
         """Wait until the channel has ended, or nothing was heard for suspiciously long."""
@@ -136,4 +129,4 @@ class _Subscription(Generic[ItemT]):
 
     async def _deliver(self, incoming: DeliveredMessage) -> None:
         self._heard_at = asyncio.get_running_loop().time()
-        self.inbox.put(self._read(incoming), len(incoming.body))
+        self._inbox.put(self._read(incoming), len(incoming.body))
