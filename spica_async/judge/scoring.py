@@ -61,6 +61,11 @@ class Candidate:
     used_gpus: int
     facts: Mapping[str, JsonValue] = field(default_factory=dict)
 
+    @property
+    def named_objectives(self) -> dict[str, float]:
+        """Its objectives by the names of their targets."""
+        return {target.value: value for target, value in self.objectives.items()}
+
 
 def objective_value(report: Report, target: OptimizationTarget) -> float:
     """The raw value of one objective; an absent key reads as the worst there is.

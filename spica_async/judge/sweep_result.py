@@ -96,7 +96,7 @@ def ranked(candidate: Candidate) -> RankedCandidate:
     return RankedCandidate(
         candidate_id=candidate.candidate_id,
         score=candidate.score,
-        objectives={target.value: value for target, value in candidate.objectives.items()},
+        objectives=candidate.named_objectives,
         used_gpus=candidate.used_gpus,
         config=candidate.sample,
         metrics=dict(candidate.report),

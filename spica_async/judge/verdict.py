@@ -1,4 +1,4 @@
-"""From a worker's measurement to a verdict: what counts, what is told, and what is neither."""
+"""From a worker's measurement to a verdict: what counts, and what the optimizer observes."""
 
 from __future__ import annotations
 
@@ -86,9 +86,9 @@ def study_objectives(goal: OptimizationGoal) -> tuple[Objective, ...]:
 def metrics_for_sampler(
     candidate: Candidate | None, goal: OptimizationGoal
 ) -> dict[str, float] | None:
-    """What a study is told of a candidate; None where there is none."""
+    """What the optimizer observes of a candidate, by objective; None where there is none."""
     if candidate is None:
         return None
     if goal.target is not OptimizationTarget.PARETO:
         return {SCALAR_OBJECTIVE.name: candidate.score}
-    return {target.value: value for target, value in candidate.objectives.items()}
+    return candidate.named_objectives

@@ -1,4 +1,4 @@
-"""One branch as its facts have made it: what was suggested, measured and told.
+"""One branch as its facts have made it: what was suggested, measured and observed.
 
 Whatever changes a branch happens here, as a fact is applied to it, and depends on the facts alone.
 So a branch that is given its facts once more is where it was. Pure: no clock, no I/O.
@@ -6,21 +6,19 @@ So a branch that is given its facts once more is where it was. Pure: no clock, n
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from schemas.config import SmartSearchConfig, SweepControl
-from schemas.journal import Measured, Proposed, Suggested
-from schemas.messages import EvaluationResult
+from schemas.journal import Measured, Suggested
 from schemas.results import CandidateRecord
-from spica_async.judge.candidate_record import candidate_record
 from spica_async.judge.scoring import Candidate
 from spica_async.judge.verdict import Judged, judge, metrics_for_sampler, refuse
 from spica_async.optimizer.port import SamplerStats
 from spica_async.optimizer.proposals import Proposal, Verdicts
 from spica_async.plan.budget import enumerable_points
+from spica_async.search.evaluation import Evaluation, Sampled
 from spica_async.search.patience import Patience
 from spica_async.search.schedule import (
     BranchState,
@@ -41,58 +39,6 @@ from spica_async.space.sample import (
 
 
 @dataclass(frozen=True, slots=True)
-class Sampled:
-    """A proposal with the sample that it means.
-
-    Attributes:
-        proposal: of a study or a list.
-        resolved: the sample, and whether it has room.
-        key: of the sample.
-    """
-
-    proposal: Proposal
-    resolved: ResolvedSample
-    key: str
-
-    @property
-    def digest(self) -> str:
-        """Of the key: by which it is told whether a proposal still means the same."""
-        return hashlib.sha256(self.key.encode()).hexdigest()[:16]
-
-    @property
-    def as_proposed(self) -> Proposed:
-        """What is written down of it."""
-        proposal = self.proposal
-        return Proposed(
-            number=proposal.number,
-            source=proposal.source,
-            assignment=proposal.assignment if proposal.index is None else None,
-            index=proposal.index,
-            projection=proposal.projection.as_metadata() if proposal.projection else None,
-            stand_in=proposal.stand_in,
-            sample=self.digest,
-        )
-
-
-@dataclass(slots=True)
-class Evaluation:
-    """A unique sample that has no verdict yet.
-
-    Attributes:
-        sampled: the sample, and the first proposal of it.
-        round: in which it was proposed.
-        suggested_at: seconds that the sweep had run for.
-        requested: whether a request was sent, by an earlier run of the sweep, that may be under
-            way still.
-    """
-
-    sampled: Sampled
-    round: int
-    suggested_at: float
-    requested: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class Taken:
     """What has become of suggestions: new samples, and duplicates to find something else for."""
 
@@ -106,7 +52,7 @@ class Branch:
 
     Args:
         sweep_id: its name, and its evaluations' prefix.
-        config: of the sweep.
+        config: the configuration of the sweep.
         context: what its samples have in common.
         space: what is searched.
         on_evaluated: called with the record of each unique sample that has its verdict.
@@ -117,7 +63,7 @@ class Branch:
         state: budget, attempts and known samples, under the sweep's schedule.
         candidates: what was measured, in the order of its arrival.
         evaluation_seconds: the workers' time for this branch.
-        stats: what was asked of the source of proposals, and how long that took.
+        stats: what its proposer was asked for, and how long that took.
         converged: whether it no longer got better for as long as the sweep's patience allows.
         measured_ids: evaluations that have their result.
         reused: how many of them were answered from the cache of results.
@@ -181,10 +127,6 @@ class Branch:
         key = sample_key(self._resolve(selection).sample)
         return key if self.state.is_new(key) else None
 
-    def evaluation_id(self, proposal: Proposal) -> str:
-        """The name of the evaluation of a proposal, which is the candidate's."""
-        return f"{self._sweep_id}-{self.space.mode}-{proposal.number}"
-
     def suggested(self, fact: Suggested, suggestions: Sequence[Sampled]) -> Taken:
         """Take suggestions, unless they are no longer wanted."""
         if not self.state.takes:
@@ -198,14 +140,21 @@ class Branch:
             if what is not Disposition.NEW:
                 duplicates.append(sampled.proposal)
                 continue
-            evaluation = Evaluation(sampled, current_round, fact.at)
+            number = sampled.proposal.number
+            evaluation = Evaluation(
+                f"{self._sweep_id}-{self.space.mode}-{number}",
+                self.space.mode,
+                sampled,
+                current_round,
+                fact.at,
+            )
             refusal = sampled.resolved.no_kv_room
             if refusal is not None:
                 judged = refuse("no_kv_room", refusal)
-                record = self._record(evaluation, judged, None, waited=0.0, found=fact.at)
+                record = evaluation.record(judged, None)
                 observations += self._settle(sampled.key, judged, record)
             else:
-                self.open[sampled.proposal.number] = evaluation
+                self.open[number] = evaluation
                 new.append(evaluation)
         return Taken(new, duplicates[: self.state.wanted], observations)
 
@@ -215,38 +164,32 @@ class Branch:
         return self._foreseen[fact.number][1]
 
     def measured(self, fact: Measured) -> list[Observation]:
-        """Take the result of an evaluation; what to tell now."""
+        """Take the result of an evaluation; what the proposer is to observe now."""
         if fact.number not in self._foreseen:
             self._foreseen[fact.number] = self._judge(fact)
         judged, record = self._foreseen.pop(fact.number)
         evaluation = self.open.pop(fact.number)
-        self.measured_ids.append(self.evaluation_id(evaluation.sampled.proposal))
+        self.measured_ids.append(evaluation.evaluation_id)
         self.reused += fact.reused is not None
         self.evaluation_seconds += fact.result.wall_seconds
         return self._settle(evaluation.sampled.key, judged, record)
 
     def _judge(self, fact: Measured) -> tuple[Judged, CandidateRecord]:
         evaluation = self.open[fact.number]
+        resolved = evaluation.sampled.resolved
         judged = judge(
             fact.result.measurement,
             config=self._config,
-            candidate_id=self.evaluation_id(evaluation.sampled.proposal),
-            branch=self.space.mode,
+            candidate_id=evaluation.evaluation_id,
+            branch=evaluation.branch,
             number=fact.number,
-            sample=evaluation.sampled.resolved.sample,
-            facts=evaluation.sampled.resolved.facts,
+            sample=resolved.sample,
+            facts=resolved.facts,
         )
-        return judged, self._record(
-            evaluation,
-            judged,
-            fact.result,
-            waited=fact.waited_seconds,
-            found=fact.at,
-            reused=fact.reused,
-        )
+        return judged, evaluation.record(judged, fact)
 
     def observed(self, observations: Sequence[Observation]) -> Verdicts:
-        """Count what is told; what to tell the source of the proposals."""
+        """Count what is observed; the verdicts for the proposer."""
         verdicts = [
             (
                 self._unobserved.pop(one.number),
@@ -265,7 +208,7 @@ class Branch:
         return verdicts
 
     def concluded(self, by: Literal["branch", "sweep"]) -> list[Observation]:
-        """Want nothing more; what to tell now."""
+        """Want nothing more; what the proposer is to observe now."""
         # Both the sweep and, with its last measurements, the branch may come to this.
         if self.state.finished or self.state.concluded:
             return []
@@ -275,30 +218,6 @@ class Branch:
     def _resolve(self, selection: Selection) -> ResolvedSample:
         sample = unroll_sample(self._context, selection)
         return resolve_kv_load(self._context, selection, sample)
-
-    def _record(
-        self,
-        evaluation: Evaluation,
-        judged: Judged,
-        result: EvaluationResult | None,
-        *,
-        waited: float,
-        found: float,
-        reused: int | None = None,
-    ) -> CandidateRecord:
-        sampled = evaluation.sampled
-        return candidate_record(
-            self.space,
-            sampled.proposal,
-            sampled.resolved,
-            judged,
-            candidate_id=self.evaluation_id(sampled.proposal),
-            round_=evaluation.round,
-            result=result,
-            waited_seconds=waited,
-            found_seconds=found,
-            reused=reused,
-        )
 
     def _settle(self, key: str, judged: Judged, record: CandidateRecord) -> list[Observation]:
         self._judged[key] = judged

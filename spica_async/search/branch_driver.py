@@ -16,8 +16,9 @@ from spica_async.evaluate import EvaluationGivenUpError, Evaluations
 from spica_async.evaluate.loads import load_of
 from spica_async.evaluate.reuse import Reuse
 from spica_async.optimizer.proposals import Proposal, Proposer
-from spica_async.search.branch import Branch, Evaluation
+from spica_async.search.branch import Branch
 from spica_async.search.branch_resume import CatchUp
+from spica_async.search.evaluation import Evaluation
 from spica_async.search.fact_log import FactLog
 from spica_async.search.schedule import ContinuousState, Observation
 from spica_async.space.branch import Selection
@@ -92,8 +93,8 @@ class BranchDriver:
         """Search until the branch's state is final.
 
         Args:
-            proposer: of its proposals.
-            evaluations: of the sweep.
+            proposer: makes its proposals.
+            evaluations: carries the requests of the sweep.
             catch_up: what an earlier run of the sweep has left to do.
         """
         state = self.branch.state
@@ -102,9 +103,9 @@ class BranchDriver:
         async with asyncio.TaskGroup() as evaluating:
             running = _Running(proposer, evaluations, evaluating)
             await self._catch_up(running, catch_up)
-            # The last replays may end while the sampler is still told of duplicates.
+            # The last replays may end while the proposer still observes duplicates.
             while not (state.finished and self._to_observe.empty()):
-                # What has been measured is told before anything more is asked.
+                # What has been measured is observed before anything more is asked for.
                 if state.wanted and self._to_observe.empty() and not self._stopped:
                     await self._propose(running)
                 else:
@@ -135,7 +136,7 @@ class BranchDriver:
         for evaluation in self.branch.open.values():
             self._start(running, evaluation)
         await self._observe(running, catch_up.unobserved)
-        # What was lost may have been the conclusion from what was told before.
+        # What was lost may have been the conclusion from what was observed before.
         await self._conclude_if_lost()
         await self._after_observed()
         await self._replace(running, catch_up.duplicates)
@@ -155,7 +156,11 @@ class BranchDriver:
     async def _take(
         self, running: _Running, proposals: Sequence[Proposal], *, instead: bool
     ) -> Sequence[Proposal]:
-        """Send out what is new, tell what is known; returns those to find something else for."""
+        """Send out what is new, observe what is known.
+
+        Returns:
+            The duplicates to find something else for.
+        """
         if not proposals or self._stopped:
             return []
         suggestions = [self.branch.sampled(proposal) for proposal in proposals]
@@ -180,7 +185,7 @@ class BranchDriver:
     async def _evaluate(self, evaluations: Evaluations, evaluation: Evaluation) -> None:
         proposal, sample = evaluation.sampled.proposal, evaluation.sampled.resolved.sample
         request = EvaluationRequest(
-            evaluation_id=self.branch.evaluation_id(proposal),
+            evaluation_id=evaluation.evaluation_id,
             sweep_id=self._context.sweep_id,
             sample=named_by_content(sample, self._context.model_files),
             model=self._context.model_files,
@@ -231,7 +236,7 @@ class BranchDriver:
             return
         numbers = [one.number for one in observations]
         fact = Observed(at=self._elapsed(), branch=self._mode, numbers=numbers)
-        # Were this lost, the source of the proposals would be told the same once more.
+        # Were this lost, the proposer would observe the same once more.
         verdicts = self.branch.observed(observations)
         self._log.note(fact)
         await running.proposer.tell(verdicts)

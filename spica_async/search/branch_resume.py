@@ -19,9 +19,9 @@ class CatchUp:
     """What a branch has to do before it goes on.
 
     Attributes:
-        past: what the source of its proposals has to know.
-        unobserved: verdicts that it has yet to be told.
-        duplicates: proposals that something else was being looked for in place of.
+        past: what its proposer has to know.
+        unobserved: suggestions whose verdicts the proposer has yet to observe.
+        duplicates: proposals of known samples, in place of which others were being looked for.
     """
 
     past: Past = ()

@@ -125,7 +125,7 @@ class Branches:
     def requested(self) -> list[str]:
         """Evaluations whose requests an earlier run has sent, and that may be under way still."""
         return [
-            branch.evaluation_id(evaluation.sampled.proposal)
+            evaluation.evaluation_id
             for branch in self.branches
             for evaluation in branch.open.values()
             if evaluation.requested

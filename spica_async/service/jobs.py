@@ -187,7 +187,7 @@ class ResumedJob:
     async def _checked(self, journal: Journal) -> tuple[SweepRow, PastRuns]:
         row = await journal.sweep(self.sweep_id)
         if self._only_from is None:
-            # A command grants no wishes, so daemons are to know whose it is from now on.
+            # A command looks at no requests, so daemons are to know whose it is from now on.
             news = News(managed=False, granted=True)
             await journal.append(row.sweep_id, self._lease.owner, [], after=row.last, news=news)
         elif row.status not in self._only_from:

@@ -20,8 +20,8 @@ log = structlog.get_logger(__name__)
 async def local_worker(bus: Bus, worker: WorkerOptions) -> AsyncIterator[None]:
     """A worker in this process that lives as long as the context; its death cancels the body.
 
-    Whoever is to learn the cause must stand outside of this context, and nobody else may have been
-    entered within it and be left later: they would see the cancellation alone.
+    The cause shows outside of this context alone. A context that is entered within it and left
+    after it would see the cancellation only.
 
     Raises:
         SpicaError: its children cannot be started, or it has lost the bus.
@@ -41,7 +41,7 @@ async def local_worker(bus: Bus, worker: WorkerOptions) -> AsyncIterator[None]:
     except BaseExceptionGroup as error:
         if own is None:
             raise first_cause(error) from None
-        # The body's own word goes first, e.g. where both of them have lost the broker.
+        # The body's own error goes first, e.g. where both of them have lost the broker.
         for other in causes(error):
             if other not in causes(own):
                 log.warning("local_worker.failed", error=str(other))

@@ -1,4 +1,4 @@
-"""Tells the events of sweeps on the bus: each at least once, those of a sweep in order."""
+"""Publishes the events of sweeps on the bus: each at least once, those of a sweep in order."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from spica_async.search.events.pending import PendingEvents
 
 LOOK_SECONDS: Final = 1.0
 _LONGEST_PAUSE_SECONDS: Final = 30.0
-_TELLING_SECONDS: Final = 30.0
+_PUBLISHING_SECONDS: Final = 30.0
 _LAST_SECONDS: Final = 10.0
 _AT_ONCE: Final = 50
-"""Events between one note of what was told and the next; after a crash so many come again."""
+"""Events between one note of what was published and the next; after a crash so many come again."""
 
 log = structlog.get_logger(__name__)
 
@@ -51,16 +51,16 @@ async def outbox_of(
 
 
 class Outbox:
-    """Publishes what the journal has and others have not been told.
+    """Publishes the events of the journal that were not published yet.
 
-    An event is noted as told once the bus has answered for it. While the bus or the journal is
+    An event is noted as published once the bus has answered for it. While the bus or the journal is
     away it waits; nothing is lost, and a subscriber knows what comes again by its id.
 
     Args:
         journal: has the events.
         bus: takes them, each with its kind as the topic.
-        is_ours: whether we run a sweep. Another daemon that runs one tells of it itself.
-        only: the one sweep to tell of; none: all those that daemons may run.
+        is_ours: whether we run a sweep. Another daemon that runs one publishes its events itself.
+        only: the one sweep to publish events of; none: all those that daemons may run.
     """
 
     def __init__(
@@ -75,17 +75,17 @@ class Outbox:
         self._bus = bus
         self._is_ours = is_ours
         self._only = only
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
 
     def wake(self) -> None:
         """There is something new."""
-        self._news.set()
+        self._changed.set()
 
     async def run(self) -> None:
         """Publish for good."""
         pause = 0.0
         while True:
-            self._news.clear()
+            self._changed.clear()
             try:
                 await self.publish_all()
                 pause = 0.0
@@ -96,7 +96,7 @@ class Outbox:
                 await asyncio.sleep(pause)
             with suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_SECONDS):
-                    await self._news.wait()
+                    await self._changed.wait()
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -126,12 +126,12 @@ class Outbox:
                 await self._publish_unless_another_does(sweep_id)
 
     async def _publish_unless_another_does(self, sweep_id: str) -> None:
-        """Of a sweep that somebody runs tells who runs it; of one that nobody runs, one daemon."""
+        """Publish the events of a sweep that is ours, or nobody's and no other daemon is at it."""
         if self._is_ours(sweep_id):
             await self._publish(sweep_id)
             return
         row = await self._journal.sweep(sweep_id)
-        lease = Lease(this_owner(), _TELLING_SECONDS)
+        lease = Lease(this_owner(), _PUBLISHING_SECONDS)
         if row.lease_seconds > 0 or not await self._journal.begin_telling(sweep_id, lease):
             return
         try:
@@ -140,20 +140,20 @@ class Outbox:
             await self._journal.end_telling(sweep_id, lease.owner)
 
     async def _publish(self, sweep_id: str) -> None:
-        # Whoever tells begins behind what was told, so two at once tell some twice and in order.
-        told = noted = (await self._journal.sweep(sweep_id)).published
+        # Each begins behind what is noted, so that two at once publish some twice, and in order.
+        last = noted = (await self._journal.sweep(sweep_id)).published
         try:
-            async for recorded in self._journal.events(sweep_id, told):
-                await self._tell(sweep_id, recorded)
-                told = recorded.number
-                if told - noted >= _AT_ONCE:
-                    await self._journal.published(sweep_id, told)
-                    noted = told
+            async for recorded in self._journal.events(sweep_id, last):
+                await self._publish_one(sweep_id, recorded)
+                last = recorded.number
+                if last - noted >= _AT_ONCE:
+                    await self._journal.published(sweep_id, last)
+                    noted = last
         finally:
-            if told > noted:
-                await self._journal.published(sweep_id, told)
+            if last > noted:
+                await self._journal.published(sweep_id, last)
 
-    async def _tell(self, sweep_id: str, recorded: RecordedEvent) -> None:
+    async def _publish_one(self, sweep_id: str, recorded: RecordedEvent) -> None:
         try:
             # As it is written, whichever version has written it.
             event = json.loads(recorded.body)

@@ -1,4 +1,4 @@
-"""Runs one sweep from its configuration to its result, whoever asked for it."""
+"""Runs one sweep from its configuration to its result, for a command or a daemon."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class RunContext:
         broker: behind the bus; none for one in memory.
         observer: hears of what happens, the planning included.
         cache: of what was measured before, by this sweep or any other.
-        use_cache: whether it answers; it is told in any case.
+        use_cache: whether it answers; it is given results in any case.
         share: of the slots that several sweeps have; none: they are this sweep's alone.
         traces: serves the sweep's trace to workers; none: a server of its own does.
         publishes_events: whether the events of the sweep are published on the bus meanwhile.
@@ -160,7 +160,7 @@ async def _plan(job: Job, past: PastRuns, progress: Progress, spent_seconds: flo
     Args:
         job: the sweep.
         past: what its earlier runs have come to.
-        progress: told what is being done.
+        progress: takes a line for each thing that is done.
         spent_seconds: that this run has taken by now.
 
     Raises:

@@ -50,7 +50,7 @@ LOOK_SECONDS: Final = 1.0
 JOURNAL_AWAY: Final = "the journal is away"
 UNFINISHED: Final = ("queued", "running")
 WISHED: Final[dict[str, StoppedStatus]] = {"pause": "paused", "cancel": "cancelled"}
-"""What a sweep is once a wish is granted."""
+"""The status of a sweep that was requested to pause or to cancel."""
 
 _FIRST_POSTPONEMENT_SECONDS: Final = 5.0
 _LONGEST_POSTPONEMENT_SECONDS: Final = 300.0
@@ -106,7 +106,7 @@ class SweepRunner:
         bus: that workers listen to.
         cache: of what was measured before.
         settings: how sweeps are run.
-        on_news: called when there may be something new to tell others.
+        on_change: called when there may be something new to publish.
 
     Attributes:
         running: the sweeps that this daemon runs, by name.
@@ -119,7 +119,7 @@ class SweepRunner:
         bus: Bus,
         cache: ResultCache,
         settings: ManagerSettings,
-        on_news: Callable[[], None],
+        on_change: Callable[[], None],
     ) -> None:
         self.running: dict[str, Running] = {}
         self.is_ending = False
@@ -127,7 +127,7 @@ class SweepRunner:
         self._bus = bus
         self._cache = cache
         self._settings = settings
-        self._on_news = on_news
+        self._on_change = on_change
         self._turns = FairTurns(settings.slots)
         self._slots: dict[str, int] = {}
         self._look = asyncio.Event()
@@ -147,7 +147,7 @@ class SweepRunner:
             try:
                 while not stop.is_set():
                     await self._look_around(group)
-                    await self._wait_for_news(stopping)
+                    await self._wait_for_change(stopping)
             finally:
                 self.is_ending = True
                 for running in self.running.values():
@@ -155,7 +155,7 @@ class SweepRunner:
             # Until the last has ended somebody may want something else of it.
             while self.running:
                 await self._look_around(group)
-                await self._wait_for_news()
+                await self._wait_for_change()
 
     def wake(self) -> None:
         """There is something new in the journal."""
@@ -174,9 +174,9 @@ class SweepRunner:
     @property
     def troubles(self) -> list[str]:
         """What keeps sweeps from being begun. Anybody may ask, so the details are in the log."""
-        told = [JOURNAL_AWAY] if self._journal_trouble is not None else []
-        told += ["the broker is away"] if self._bus_trouble is not None else []
-        return told or (["it is ending"] if self.is_ending else [])
+        found = [JOURNAL_AWAY] if self._journal_trouble is not None else []
+        found += ["the broker is away"] if self._bus_trouble is not None else []
+        return found or (["it is ending"] if self.is_ending else [])
 
     async def inputs(self, config: SmartSearchConfig) -> Inputs:
         """Check a configuration against its trace.
@@ -188,7 +188,7 @@ class SweepRunner:
         limited = config if broker is None else broker.limited(config)
         return await with_files(inputs_of, limited, lambda line: log.info("sweep.note", note=line))
 
-    async def _wait_for_news(self, *tasks: asyncio.Task[bool]) -> None:
+    async def _wait_for_change(self, *tasks: asyncio.Task[bool]) -> None:
         looking = asyncio.ensure_future(self._look.wait())
         try:
             await asyncio.wait(
@@ -201,7 +201,7 @@ class SweepRunner:
         self._look.clear()
         try:
             rows = await self._journal.wanted(UNFINISHED)
-            await self._grant([row for row in rows if row.wish is not None])
+            await self._do_requests([row for row in rows if row.wish is not None])
             if not self.is_ending and self._bus_trouble is None:
                 managed = [row for row in rows if row.status in UNFINISHED and row.managed]
                 self._begin(managed, group)
@@ -213,19 +213,19 @@ class SweepRunner:
         else:
             self._journal_trouble = None
 
-    async def _grant(self, rows: list[SweepRow]) -> None:
-        """Do what was asked of sweeps, by whichever daemon."""
+    async def _do_requests(self, rows: list[SweepRow]) -> None:
+        """Do what any daemon was requested to do with sweeps."""
         for row in rows:
             wanted = WISHED.get(row.wish or "")
             running = self.running.get(row.sweep_id)
             if wanted is None:
-                continue  # For who is of the version that knows it.
+                continue  # For a daemon of the version that knows it.
             if running is not None:
                 running.stop.request_status(wanted)
             elif row.status != "running" and is_left(row):
                 with suppress(SweepTakenError, WrongStateError, SweepUnknownError):
                     await let_rest(self._journal, row, wanted)
-                    self._on_news()
+                    self._on_change()
 
     def _begin(self, rows: list[SweepRow], group: asyncio.TaskGroup) -> None:
         now = asyncio.get_running_loop().time()
@@ -235,7 +235,7 @@ class SweepRunner:
             row
             for row in rows
             if row.sweep_id not in self.running
-            # What rests but for a word of ours needs no coordinator.
+            # To write that it rests needs no coordinator.
             and not (row.status == "queued" and row.wish is not None)
             and is_left(row)
             and self._postponed.get(row.sweep_id, (0.0, 0.0))[0] <= now
@@ -260,11 +260,11 @@ class SweepRunner:
     def _ended(self, sweep_id: str, _task: asyncio.Task[None]) -> None:
         del self.running[sweep_id]
         self._slots.pop(sweep_id, None)
-        self._on_news()
+        self._on_change()
         self.wake()
 
     async def _run_one(self, running: Running) -> None:
-        """Run a sweep to its end; whatever goes wrong with it is its own."""
+        """Run a sweep to its end; what goes wrong with it leaves the other sweeps alone."""
         sweep_id = running.sweep_id
         try:
             await self._run_job(running)
@@ -287,8 +287,8 @@ class SweepRunner:
         except SpicaError as error:
             await self._fail(sweep_id, str(error))
         except Exception:  # noqa: BLE001  # a bug of ours must not take the other sweeps along
-            told = keep_traceback(traceback.format_exc())
-            await self._fail(sweep_id, f"unexpected: {told}")
+            trace = keep_traceback(traceback.format_exc())
+            await self._fail(sweep_id, f"unexpected: {trace}")
 
     async def _run_job(self, running: Running) -> None:
         row = await self._journal.sweep(running.sweep_id)
@@ -298,7 +298,7 @@ class SweepRunner:
             inputs,
             folder=Path(row.folder),
             journal=lambda: nullcontext(self._journal),
-            on_change=self._on_news,
+            on_change=self._on_change,
             only_from=UNFINISHED,
             most_futile_runs=_MOST_FUTILE_RUNS,
         )
@@ -336,7 +336,7 @@ class SweepRunner:
             if row.status in UNFINISHED:
                 await let_rest(self._journal, row, status, failure=failure)
         except SpicaError as error:
-            # It is begun again, with whatever was asked of it.
+            # It is begun again, with what was requested of it.
             log.warning("sweep.rest_unwritten", sweep=sweep_id, status=status, error=str(error))
             self._postpone(sweep_id)
 
@@ -353,5 +353,5 @@ class SweepRunner:
 
 
 def is_left(row: SweepRow) -> bool:
-    """Whether nobody runs a sweep, as far as we can tell."""
+    """Whether nobody runs a sweep, as far as we can see."""
     return row.owner is None or row.lease_seconds <= 0 or is_dead(row.owner)

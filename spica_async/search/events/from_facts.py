@@ -1,6 +1,6 @@
-"""What others are told of a sweep, worked out from its facts and its candidates alone.
+"""The events of a sweep, worked out from its facts and its candidates alone.
 
-Pure, so that a sweep that is resumed tells the same once more, and only what is new goes out.
+Pure, so that a sweep that is resumed makes the same events once more, and only new ones go out.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from spica_async.judge.sweep_result import is_useful
 
 
 class EventsFromFacts:
-    """Tells what a sweep comes to, as it comes to it.
+    """Makes events of facts and candidates, in the order in which they come.
 
     Args:
         goal: by which candidates are better than others.
@@ -37,7 +37,7 @@ class EventsFromFacts:
         self._front: dict[str, Mapping[str, float]] = {}
 
     def fact(self, fact: SweepFact) -> Iterator[Lifecycle]:
-        """What a fact is for others; nothing if it concerns nobody else."""
+        """The events of a fact; none if it concerns nobody else."""
         match fact:
             case Planned():
                 for branch in fact.branches:
@@ -57,7 +57,7 @@ class EventsFromFacts:
                 pass
 
     def evaluated(self, record: CandidateRecord) -> Iterator[Lifecycle]:
-        """What the verdict on a unique sample is for others."""
+        """The events of the verdict on a unique sample."""
         yield CandidateMeasured(candidate=record)
         if record.score is None or record.objectives is None:
             return

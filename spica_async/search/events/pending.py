@@ -1,4 +1,4 @@
-"""What others are told of one sweep: numbered here, and held until it is in the journal."""
+"""The events of one sweep: numbered here, and held until they are in the journal."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ def listed(config: SmartSearchConfig) -> ListedSweep:
 
 
 class PendingEvents(Observer):
-    """Tells of a sweep from its first fact on, as often as the sweep is brought back.
+    """Makes the events of a sweep from its first fact on, however often the sweep is resumed.
 
     Args:
         sweep_id: its name.
-        config: of the sweep.
+        config: the configuration of the sweep.
         stored: how many events the journal has, the first one included.
         on_change: see the attribute.
 
@@ -60,16 +60,16 @@ class PendingEvents(Observer):
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
         self._sweep_id = sweep_id
-        self._lifecycle = EventsFromFacts(config.goal)
+        self._from_facts = EventsFromFacts(config.goal)
         self._listed = listed(config)
         self._feasible = 0
         self._best: float | None = None
         self._reason: str | None = None
-        self._told: tuple[int, float | None, str | None] | None = None
+        self._summary: tuple[int, float | None, str | None] | None = None
         self._number = 1
         self._stored = max(stored, 1)
         self._pending: list[str] = []
-        # What there was to tell since the latest fact.
+        # The events since the latest fact.
         self._recent: list[Lifecycle] = []
         self.on_change = on_change
 
@@ -84,8 +84,8 @@ class PendingEvents(Observer):
         if isinstance(fact, Stopped) and fact.event is not None:
             late = self._taken_back(fact.event)
         self._recent.clear()
-        self._tell(self._lifecycle.fact(fact))
-        self._tell(late)
+        self._number_all(self._from_facts.fact(fact))
+        self._number_all(late)
         match fact:
             case Started():
                 self._reason = None
@@ -109,19 +109,19 @@ class PendingEvents(Observer):
 
     def candidate(self, record: CandidateRecord) -> None:
         """Make events of the verdict on a unique sample."""
-        self._tell(self._lifecycle.evaluated(record))
+        self._number_all(self._from_facts.evaluated(record))
         if record.outcome == "feasible" and record.score is not None:
             self._feasible += 1
             self._best = record.score if self._best is None else max(self._best, record.score)
 
     def take(self, status: str | None = None) -> News:
-        """What the journal is to be told beside facts; it is taken for stored from now on."""
+        """What is stored with the next facts; it counts as stored from now on."""
         events, self._pending = self._pending, []
         after, self._stored = self._stored, self._stored + len(events)
-        told = self._feasible, self._best, self._reason
+        now = self._feasible, self._best, self._reason
         summary = None
-        if told != self._told:
-            self._told = told
+        if now != self._summary:
+            self._summary = now
             changed = {"feasible": self._feasible, "best_score": self._best, "reason": self._reason}
             summary = self._listed.model_copy(update=changed).model_dump_json(exclude_none=True)
         return News(status=status, summary=summary, events=events, events_after=after)
@@ -133,8 +133,8 @@ class PendingEvents(Observer):
     def _taken_back(self, number: int) -> Sequence[Lifecycle]:
         """What was yet to be written when somebody else wrote an event of that number.
 
-        A coordinator that dies behind a suggestion leaves what that has come to untold; so it is
-        told behind that event by whoever goes on, and by all who go on after that.
+        A coordinator that dies behind a suggestion leaves its events unwritten. The next run puts
+        them behind that event, and so does every run after it.
         """
         count = min(max(0, self._number + 1 - number), len(self._recent))
         late = self._recent[len(self._recent) - count :]
@@ -143,8 +143,8 @@ class PendingEvents(Observer):
         self._number -= count
         return late
 
-    def _tell(self, told: Iterable[Lifecycle]) -> None:
-        for data in told:
+    def _number_all(self, events: Iterable[Lifecycle]) -> None:
+        for data in events:
             self._recent.append(data)
             self._number += 1
             if self._number > self._stored:

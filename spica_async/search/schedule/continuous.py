@@ -1,7 +1,7 @@
 """The continuous schedule: every slot has a sample, and some more wait for the next free one.
 
-A verdict is told as soon as it is there, and suggestions are asked for in small batches while the
-rest is being replayed. Budget and attempts are those of the whole branch.
+A verdict is observed as soon as it is there, and suggestions are asked for in small batches while
+the rest is being replayed. Budget and attempts are those of the whole branch.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class ContinuousState(BranchState):
     It asks for a batch when no more than `parallel` are in flight, so that up to a batch waits for
     the next free slot. Until the first success it tries no more distinct samples than a round has
     attempts, or a round of eight where that is more. It then waits for `conclude`, so that what
-    gives it up is said by whoever knows, and is not worked out from old verdicts once more.
+    gives it up is a fact of its own, and is not worked out from old verdicts once more.
 
     Args:
         per_round: see `BranchState`.
@@ -117,7 +117,7 @@ class ContinuousState(BranchState):
         """Take the keys of suggestions, in their order.
 
         Returns:
-            What becomes of each, and the duplicates of finished samples, to be told now.
+            What becomes of each, and the duplicates of finished samples, to be observed now.
 
         Raises:
             ValueError: if none are given, or more than are taken.
@@ -136,7 +136,7 @@ class ContinuousState(BranchState):
         return dispositions, observations
 
     def settled(self, key: str, verdict: Verdict) -> list[Observation]:
-        """Take the verdict of a sample in flight; its suggestions, to be told now.
+        """Take the verdict of a sample in flight; its suggestions, to be observed now.
 
         Raises:
             KeyError: if the sample is not in flight: a verdict is final and comes once.

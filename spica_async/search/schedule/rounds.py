@@ -2,7 +2,7 @@
 
 A round is made of waves. A wave asks until, were everything in flight to succeed, the round would
 have its target; then it waits for all of it. What arrives within a wave changes nothing before the
-wave ends, and is then told in the order of the suggestions. So the search depends on what was
+wave ends, and is then observed in the order of the suggestions. So the search depends on what was
 measured, and not on which replay happened to end first.
 """
 
@@ -63,7 +63,7 @@ class RoundsState(BranchState):
         """Take the keys of suggestions, in their order.
 
         Returns:
-            What becomes of each, and what to tell now: the duplicates of finished samples, and
+            What becomes of each, and what to observe now: the duplicates of finished samples, and
             the whole wave if it ends with nothing in flight.
 
         Raises:

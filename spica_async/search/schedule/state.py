@@ -22,7 +22,10 @@ ATTEMPTS_PER_TARGET: Final = 11
 overview, step 5.2; seed 001)."""
 
 ENOUGH_FAILURES: Final = 8
-"""So many samples, or a round's worth if that is more, tell what all that was tried fails by."""
+"""So many samples, or a round's worth if that is more, show whether everything fails alike.
+
+Ours: with a ninth of a space feasible, fewer gave up spaces in which there is something to find.
+"""
 
 
 class Phase(StrEnum):
@@ -69,7 +72,7 @@ class Disposition(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """A suggestion whose verdict the sampler must now hear."""
+    """A suggestion whose verdict the optimizer is to observe now."""
 
     number: int
     key: str
@@ -100,7 +103,7 @@ class BranchState(ABC):
         self._attempts = 0
         self._duplicates = 0
         self._known: dict[str, Verdict] = {}
-        # Two are as telling as all of them.
+        # Two show as well as all of them that failures differ.
         self._signatures: set[tuple[Outcome, Cause | None, str]] = set()
         self._in_flight: set[str] = set()
         self._concluded = False
@@ -138,7 +141,7 @@ class BranchState(ABC):
         """Take the keys of suggestions, in their order.
 
         Returns:
-            What becomes of each, and what to tell now.
+            What becomes of each, and what to observe now.
 
         Raises:
             ValueError: if none are given, or more than are taken.
@@ -146,7 +149,7 @@ class BranchState(ABC):
 
     @abstractmethod
     def settled(self, key: str, verdict: Verdict) -> list[Observation]:
-        """Take the verdict of a sample in flight; what to tell now.
+        """Take the verdict of a sample in flight; what to observe now.
 
         Raises:
             KeyError: if the sample is not in flight: a verdict is final and comes once.
@@ -244,7 +247,7 @@ class BranchState(ABC):
         return max(self._per_round, ENOUGH_FAILURES)
 
     def _fruitless(self, otherwise: Phase) -> Phase:
-        """`FAILED` where all samples failed alike, and they are enough to tell by."""
+        """`FAILED` where all samples failed alike, and they are enough to judge by."""
         enough = self._enough if self._points is None else min(self._enough, self._points)
         if len(self._known) < enough or len(self._signatures) != 1:
             return otherwise

@@ -106,9 +106,9 @@ def all_broken(
             instead=False,
             costs=OptimizerCosts(),
         )
-        assert branch.suggested(suggested, [sampled]).new
+        (evaluation,) = branch.suggested(suggested, [sampled]).new
         result = EvaluationResult(
-            evaluation_id=branch.evaluation_id(proposal),
+            evaluation_id=evaluation.evaluation_id,
             sweep_id="sweep",
             worker="fake",
             measurement=measure(sampled.resolved.sample),
