@@ -61,6 +61,7 @@ from spica_async.search.sweep_run import SweepRun
 from spica_async.service.http.app import make_app
 from spica_async.service.http.server import serve
 from spica_async.service.http.settings import HttpSettings
+from spica_async.service.http.tokens import Tokens, new_token
 from spica_async.service.manager import ManagerSettings, SweepManager
 
 _MOST_WAIT_MS: Final = 5.0
@@ -229,7 +230,8 @@ async def resume(url: str, root: Path, candidates: int) -> float:
 
 async def answers(url: str, root: Path, sweeps: int) -> dict[str, float]:
     """Milliseconds, in the median, until the daemon has answered, each over the loopback."""
-    settings = HttpSettings(port=0)
+    token = new_token()
+    settings = HttpSettings(Tokens.of([token]), port=0)
     first = time.time() - 2.0 * sweeps
     paths = {
         f"list of {_PAGE} of {sweeps:,} sweeps": f"/v1/sweeps?limit={_PAGE}",
@@ -244,9 +246,12 @@ async def answers(url: str, root: Path, sweeps: int) -> dict[str, float]:
         other = new_sweep("other", long_plan(1).config, root)
         await add_ended(journal, sweeps, first=first, config=other.config, summary=other.summary)
         manager = SweepManager(journal, MemoryBus(), NoCache(), ManagerSettings(output=root))
-        app = make_app(manager, settings)
-        base = await stack.enter_async_context(serve(app, settings, asyncio.Event()))
-        client = await stack.enter_async_context(httpx2.AsyncClient(base_url=base))
+        stop = asyncio.Event()
+        app = make_app(manager, settings, stop)
+        base = await stack.enter_async_context(serve(app, settings, stop))
+        client = await stack.enter_async_context(
+            httpx2.AsyncClient(base_url=base, headers={"Authorization": f"Bearer {token}"})
+        )
         await client.get(
             "/health"
         )  # What a client loads for its first request is not the daemon's.

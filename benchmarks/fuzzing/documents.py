@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 
 import httpx2 as httpx
 import yaml
-from support.daemon_http import running
+from support.daemon_http import http_client, running
 from support.fake_control import FakeControl
 
 from fuzzing.harness import Wrong
@@ -23,17 +23,17 @@ from fuzzing.mutation import change_bytes, change_document, change_lines, encode
 from schemas.config import SmartSearchConfig
 from spica_async.bus.port import Message
 from spica_async.config.load import load_config
+from spica_async.config.submission import config_from_document, read_submission
 from spica_async.errors import InputError
 from spica_async.plan.scaling_policies import filter_scaling_policies
 from spica_async.report.folder import config_document
 from spica_async.service.commands import UnreadableCommandError, _read
-from spica_async.service.http.submissions import _understand, config_from_document
 
 Way = Literal["file", "yaml body", "json body", "command", "yaml over http", "json over http"]
 
 _EXAMPLES: Final = Path(__file__).parents[2] / "examples"
 _LONGEST_BYTES: Final = 1024 * 1024
-"""As `HttpSettings.body_bytes`; a person's file is as a rule shorter."""
+"""As `documents.MOST_BYTES`; a person's file is as a rule shorter."""
 _LONGEST_LINE: Final = 3000
 _LONGEST_OVER_HTTP: Final = 40_000
 """There, all problems of a document stand in one line."""
@@ -152,7 +152,7 @@ class Documents:
                 return load_config(path)
             case "yaml body" | "json body":
                 is_yaml = case.way == "yaml body"
-                return _understand(case.text, yaml=is_yaml, priority=None, use_cache=None).config
+                return read_submission(case.text, is_yaml=is_yaml).config
             case "command":
                 return _from_command(case.text)
         return self._loop.run(self._post(case))
@@ -218,7 +218,7 @@ def opened() -> Iterator[Documents]:
     with tempfile.TemporaryDirectory(prefix="spica-fuzz-") as folder, asyncio.Runner() as loop:
         server = running(control)
         url = loop.run(server.__aenter__())
-        client = httpx.AsyncClient()
+        client = http_client()
         try:
             yield Documents(Path(folder), loop, url, client)
         finally:

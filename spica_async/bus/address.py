@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import re
 import ssl
@@ -14,6 +13,7 @@ from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 
 from pydantic import SecretStr
 
+from spica_async.addresses import is_loopback
 from spica_async.errors import InputError, file_problem
 
 USER_VARIABLE: Final = "SPICA_BUS_USER"
@@ -99,10 +99,7 @@ class BrokerAddress:
     @property
     def is_loopback(self) -> bool:
         """Whether the broker is on this very host, and so perhaps are all others."""
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return self.host == "localhost"
+        return is_loopback(self.host)
 
     def __str__(self) -> str:
         return self.shown

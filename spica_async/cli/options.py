@@ -17,7 +17,7 @@ import typer
 
 from spica_async.bus.limits import DEFAULT_HARD_LIMIT_SECONDS, HOLD_MARGIN_SECONDS
 from spica_async.errors import InputError
-from spica_async.service.http.address import DEFAULT_URL
+from spica_async.service.http import DEFAULT_URL
 
 if TYPE_CHECKING:
     from spica_async.bus.address import BrokerAddress

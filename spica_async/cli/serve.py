@@ -9,7 +9,7 @@ import typer
 
 from spica_async.cli.options import SweepFlags, TokenFile
 from spica_async.cli.prune import check_days
-from spica_async.service.http.address import DEFAULT_HOST, DEFAULT_PORT
+from spica_async.service.http import DEFAULT_HOST, DEFAULT_PORT
 
 
 def serve(
@@ -44,12 +44,11 @@ def serve(
     What was running when it ended, in whatever way, goes on when it is started again.
     """
     from spica_async.cli.logs import log_to_stderr
+    from spica_async.config.submission import ANY_FILE, LocalFiles
     from spica_async.journal.opening import JournalOptions
-    from spica_async.service.http.own_token import new_token
     from spica_async.service.http.settings import HttpSettings
-    from spica_async.service.http.tokens import Tokens, read_tokens
+    from spica_async.service.http.tokens import Tokens, new_token, read_tokens
     from spica_async.service.jobs import check_root
-    from spica_async.service.local_files import ANY_FILE, LocalFiles
     from spica_async.service.program import DaemonOptions, run_daemon
     from workers.program import checked_slots
 

@@ -25,10 +25,15 @@ from tenacity import (
 
 from schemas.daemon import Problem, SweepDetail, SweepSubmission, SweepSummary
 from schemas.lifecycle import SWEEP_EVENT, SweepEvent, SweepFailed, SweepPaused
+from spica_async.addresses import is_loopback
 from spica_async.errors import InputError, SpicaError
-from spica_async.service.http.address import DEFAULT_URL, is_loopback
-from spica_async.service.http.own_token import addresses_of, read_own_token
-from spica_async.service.http.tokens import TOKEN_VARIABLE, read_tokens
+from spica_async.service.http import DEFAULT_URL
+from spica_async.service.http.tokens import (
+    TOKEN_VARIABLE,
+    addresses_of,
+    read_own_token,
+    read_tokens,
+)
 from spica_async.tls import HTTPS, tls_refusal
 
 Verb = Literal["cancel", "pause", "resume"]

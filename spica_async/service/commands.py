@@ -34,6 +34,7 @@ from spica_async.bus.port import (
 )
 from spica_async.bus.topology import COMMANDS_QUEUE, DEAD_QUEUE, DELIVERY_LIMIT, declare, exists
 from spica_async.config.load import describe
+from spica_async.config.submission import NO_FILE, LocalFiles, config_from_document
 from spica_async.documents import decode, parse_json
 from spica_async.errors import InputError, SpicaError, keep_traceback
 from spica_async.journal import (
@@ -42,8 +43,6 @@ from spica_async.journal import (
     JournalUnavailableError,
 )
 from spica_async.processes.threads import computed, with_files
-from spica_async.service.http.submissions import config_from_document
-from spica_async.service.local_files import NO_FILE, LocalFiles
 from spica_async.service.port import (
     Control,
     QueueFullError,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -33,6 +33,7 @@ from spica_async.journal import (
 from spica_async.journal.opening import config_of, new_sweep
 from spica_async.report.folder import new_sweep_id
 from spica_async.service.port import (
+    Events,
     QueueFullError,
     SweepPage,
     UnknownSweepError,
@@ -230,16 +231,14 @@ class SweepManager:
         row = await self._row(sweep_id)
         return after < row.events or row.status not in _OVER
 
-    async def events(
-        self, sweep_id: str | None, *, after: int = 0
-    ) -> AsyncIterator[SweepEvent | UnreadableEvent]:
+    async def events(self, sweep_id: str | None, *, after: int = 0) -> Events:
         """See `Control.events`."""
         told = self._events_of_all() if sweep_id is None else self._events_of(sweep_id, after)
         async with aclosing(told):
             async for event in told:
                 yield event
 
-    async def _events_of_all(self) -> AsyncGenerator[SweepEvent | UnreadableEvent]:
+    async def _events_of_all(self) -> Events:
         recent = await self._journal.recent_events()
         known = {sweep_id: last for sweep_id, (_, last) in recent.numbers.items()}
         while True:
@@ -265,9 +264,7 @@ class SweepManager:
             return ["the journal cannot be written", *troubles]
         return troubles
 
-    async def _events_of(
-        self, sweep_id: str, after: int
-    ) -> AsyncGenerator[SweepEvent | UnreadableEvent]:
+    async def _events_of(self, sweep_id: str, after: int) -> Events:
         while True:
             news = self._news
             row = await self._row(sweep_id)

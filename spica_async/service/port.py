@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from schemas.config import SmartSearchConfig
 from schemas.daemon import CandidatePage, StoredState, SweepDetail, SweepState, SweepSummary
 from schemas.lifecycle import SweepEvent
 from spica_async.errors import InputError, SpicaError
+
+MAX_PAGE: Final = 1000
+"""Sweeps or candidates in one answer."""
+MAX_NUMBER: Final = 2**31 - 1
+"""Of an event, or of what a page begins with: PostgreSQL counts so far."""
 
 
 class UnknownSweepError(SpicaError):
@@ -51,6 +56,9 @@ class UnreadableEvent:
 
     def __str__(self) -> str:
         return f"event {self.number} of sweep {self.sweep_id} cannot be read by this version"
+
+
+Events = AsyncGenerator[SweepEvent | UnreadableEvent, None]
 
 
 class Control(Protocol):
@@ -127,9 +135,7 @@ class Control(Protocol):
     async def tells_more(self, sweep_id: str, *, after: int) -> bool:
         """Whether a sweep has events behind one, or may have some yet. Raises UnknownSweepError."""
 
-    def events(
-        self, sweep_id: str | None, *, after: int = 0
-    ) -> AsyncIterator[SweepEvent | UnreadableEvent]:
+    def events(self, sweep_id: str | None, *, after: int = 0) -> Events:
         """What happens, for as long as the caller listens.
 
         Args:

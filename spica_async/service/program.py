@@ -20,6 +20,7 @@ from spica_async.bus.memory import MemoryBus
 from spica_async.bus.port import Bus, BusError
 from spica_async.bus.rabbitmq.state import BusState, OnState
 from spica_async.bus.topology import declare, requests_queue
+from spica_async.config.submission import LocalFiles
 from spica_async.engine.versions import engine_fingerprint
 from spica_async.errors import InputError, SpicaError, file_problem, first_cause
 from spica_async.evaluate.cache import cache_place
@@ -34,7 +35,6 @@ from spica_async.service.http.metrics import Metrics
 from spica_async.service.http.server import serve
 from spica_async.service.http.settings import HttpSettings
 from spica_async.service.lag import watched_loop
-from spica_async.service.local_files import LocalFiles
 from spica_async.service.local_worker import local_worker
 from spica_async.service.manager import ManagerSettings, SweepManager
 from spica_async.service.outbox import Outbox
@@ -199,8 +199,8 @@ async def _serve(
     journal: Journal,
 ) -> None:
     stop = interrupts.stop.requested
-    app = make_app(manager, options.http)
-    metrics: Metrics = app.state.metrics
+    metrics = Metrics()
+    app = make_app(manager, options.http, stop, metrics=metrics)
     async with (
         serve(app, options.http, stop) as url,
         watched_loop(metrics.lag.observe),

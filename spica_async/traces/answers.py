@@ -1,4 +1,4 @@
-"""What the trace server answers: the aiohttp application behind `spica_async.traces.serve`."""
+"""What the trace server answers: the application behind `spica_async.traces.serve`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ from pathlib import Path
 from typing import Final
 
 import structlog
-from aiohttp import web
-from aiohttp.abc import AbstractStreamWriter
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import FileResponse, PlainTextResponse, Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from schemas.messages import TraceLoad
 from spica_async.processes.threads import with_files
@@ -50,61 +53,53 @@ class Offer:
         return (status.st_size, status.st_mtime_ns) == (self.size_bytes, self.modified_ns)
 
 
-def application(offers: Mapping[str, Offer], *, download_seconds: float) -> web.Application:
+def application(offers: Mapping[str, Offer], *, download_seconds: float) -> Starlette:
     """Serves traces at `/traces/<sha256>`.
 
     Args:
-        offers: by the token of those for whom each is; it may change meanwhile.
+        offers: by the token that opens each; it may change meanwhile.
         download_seconds: the most that one download may take.
     """
-    room = asyncio.Semaphore(_DOWNLOADS_AT_ONCE)
+    turns = asyncio.Semaphore(_DOWNLOADS_AT_ONCE)
 
-    async def answer(request: web.Request) -> web.StreamResponse:
+    async def answer(request: Request) -> Response:
         offer = _offer_for(request, offers)
         if offer is None:
-            return web.Response(status=401, headers={"WWW-Authenticate": "Bearer"})
-        if offer.sha256 != request.match_info["sha256"]:
-            return web.Response(status=404)
+            return Response(status_code=401, headers={"WWW-Authenticate": "Bearer"})
+        if offer.sha256 != request.path_params["sha256"]:
+            return Response(status_code=404)
         if not await with_files(offer.is_unchanged):
             log.warning("coordinator.trace_changed", path=str(offer.path))
-            return web.Response(status=410, reason="Changed since the sweep began")
-        return _Download(offer.path, room, download_seconds)
+            return PlainTextResponse("changed since the sweep began", status_code=410)
+        return _Download(offer.path, turns, download_seconds)
 
-    made = web.Application()
-    made.router.add_get("/traces/{sha256}", answer)
-    return made
+    return Starlette(routes=[Route("/traces/{sha256}", answer)])
 
 
-class _Download(web.FileResponse):
-    """A file that waits for room, and whose sending is bounded in time."""
+class _Download(FileResponse):
+    """A file that waits for its turn, and whose sending is bounded in time."""
 
-    def __init__(self, path: Path, room: asyncio.Semaphore, seconds: float) -> None:
-        super().__init__(path)
-        self._room = room
+    # Each is read by a thread, so that larger ones make a download faster.
+    chunk_size = 256 * 1024
+
+    def __init__(self, path: Path, turns: asyncio.Semaphore, seconds: float) -> None:
+        super().__init__(path, media_type="application/octet-stream")
+        self._turns = turns
         self._seconds = seconds
 
-    async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
-        """Send it all, as the base class does.
-
-        Raises:
-            ConnectionError: the peer is gone, or was too slow; aiohttp takes it for that.
-        """
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it all, or as much as the peer takes in time."""
         try:
-            async with asyncio.timeout(self._seconds), self._room:
-                return await super().prepare(request)
-        except TimeoutError as error:
-            log.warning("coordinator.trace_download_stalled", peer=request.remote)
-            raise ConnectionAbortedError from error
-        except RuntimeError as error:
-            # asyncio's word for a peer that went between the head and the body.
-            if request.transport is None or request.transport.is_closing():
-                raise ConnectionResetError from error
-            raise
+            async with asyncio.timeout(self._seconds), self._turns:
+                await super().__call__(scope, receive, send)
+        except TimeoutError:
+            # The server breaks off an answer that is not whole.
+            log.warning("coordinator.trace_download_stalled", peer=scope["client"])
 
 
-def _offer_for(request: web.Request, offers: Mapping[str, Offer]) -> Offer | None:
-    """What the token of a request is for; all are compared, so that time tells nothing."""
-    scheme, _, given = request.headers.get("Authorization", "").partition(" ")
-    token = given.strip().encode(errors="surrogateescape")
+def _offer_for(request: Request, offers: Mapping[str, Offer]) -> Offer | None:
+    """The trace that a request's token opens; all are compared, so that time tells nothing."""
+    scheme, _, given = request.headers.get("authorization", "").partition(" ")
+    token = given.strip().encode("latin-1")
     found = [offer for own, offer in offers.items() if hmac.compare_digest(token, own.encode())]
     return found[0] if found and scheme.lower() == "bearer" else None

@@ -1,4 +1,4 @@
-"""Serves the traces of sweeps to workers on other hosts, by digest and to who has the token."""
+"""Serves the traces of sweeps to workers on other hosts, which show the token of a trace."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ import structlog
 from pydantic import SecretStr
 
 from schemas.messages import TraceLoad, TraceSource
-from spica_async.errors import InputError
+from spica_async.addresses import base_url, listen
+from spica_async.errors import InputError, file_problem
 from spica_async.processes.threads import with_files
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 _TOKEN_BYTES: Final = 32
 # A worker gives up earlier; this frees the place of one that was stopped in the middle.
 _DOWNLOAD_SECONDS: Final = 300.0
-_SHUTDOWN_SECONDS: Final = 1.0
+_SHUTDOWN_SECONDS: Final = 1
 
 log = structlog.get_logger(__name__)
 
@@ -57,23 +58,16 @@ class TraceServer:
         Raises:
             InputError: the address cannot be listened at.
         """
-        from aiohttp import web  # noqa: PLC0415 - heavy, and only needed where there is a broker
-
-        from spica_async.traces.answers import application  # noqa: PLC0415 - as above
+        # Heavy, and only needed where there is a broker.
+        from spica_async.http_server import serving  # noqa: PLC0415  # as said above
+        from spica_async.traces.answers import application  # noqa: PLC0415  # as said above
 
         offers: dict[str, Offer] = {}
-        with closing(await _listen(host, port)) as listener:
-            runner = web.AppRunner(
-                application(offers, download_seconds=download_seconds),
-                access_log=None,
-                shutdown_timeout=_SHUTDOWN_SECONDS,
-            )
-            await runner.setup()
-            try:
-                await web.SockSite(runner, listener).start()
-                yield cls(listener.getsockname()[1], offers)
-            finally:
-                await runner.cleanup()
+        app = application(offers, download_seconds=download_seconds)
+        with closing(await listen(host, port, prefix="trace-")) as listener:
+            server = cls(listener.getsockname()[1], offers)
+            async with serving(app, listener, asyncio.Event(), shutdown_seconds=_SHUTDOWN_SECONDS):
+                yield server
 
     @asynccontextmanager
     async def offering(
@@ -88,15 +82,15 @@ class TraceServer:
         Raises:
             InputError: the trace cannot be read.
         """
-        from spica_async.traces.answers import Offer  # noqa: PLC0415 - as above
+        from spica_async.traces.answers import Offer  # noqa: PLC0415  # as above
 
         try:
             offer = await with_files(Offer.of, load)
         except OSError as error:
-            reason = _reason(error)
+            reason = file_problem(error)
             raise InputError(f"workload.trace_path: {error.filename}: {reason}") from error
         token = secrets.token_urlsafe(_TOKEN_BYTES)
-        url = f"{_base_url(advertised_host, self.port)}/traces/{load.sha256}"
+        url = f"{base_url(advertised_host, self.port)}/traces/{load.sha256}"
         self._offers[token] = offer
         try:
             log.info("coordinator.trace_served", url=url)
@@ -115,31 +109,3 @@ def address_towards(host: str, port: int) -> str:
     with socket.socket(family, kind, protocol) as probe:
         probe.connect(address)
         return str(probe.getsockname()[0])
-
-
-async def _listen(host: str, port: int) -> socket.socket:
-    """A listener at the first address of `host`: one port, which is then the one to advertise.
-
-    Raises:
-        InputError: it cannot be had.
-    """
-    try:
-        found = await asyncio.get_running_loop().getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
-        family, _, _, _, address = found[0]
-        return socket.create_server(address[:2], family=family, backlog=128)
-    except socket.gaierror as error:
-        raise InputError(f"--trace-host: {host}: {_reason(error)}") from error
-    except (OSError, OverflowError) as error:
-        where = f"--trace-host {host}, --trace-port {port}"
-        raise InputError(f"{where}: cannot listen there: {_reason(error)}") from error
-
-
-def _base_url(host: str, port: int) -> str:
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
-def _reason(error: Exception) -> str:
-    text = error.strerror if isinstance(error, OSError) else None
-    return (text or str(error)).lower()

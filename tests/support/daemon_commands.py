@@ -16,8 +16,8 @@ from schemas.daemon import (
 )
 from spica_async.bus.port import Bus, Message, QueueSpec
 from spica_async.bus.topology import COMMANDS_QUEUE, DEAD_QUEUE
+from spica_async.config.submission import NO_FILE, LocalFiles
 from spica_async.service.commands import Commands
-from spica_async.service.local_files import NO_FILE, LocalFiles
 from spica_async.service.port import Control
 
 ANSWERS = QueueSpec("answers")

@@ -3,40 +3,63 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
 
 import httpx2 as httpx
+from pydantic import SecretStr
 from support.fake_control import FakeControl
 
+from spica_async.config.submission import ANY_FILE
+from spica_async.service.client import DaemonAddress, DaemonClient
 from spica_async.service.http.app import make_app
 from spica_async.service.http.server import serve
 from spica_async.service.http.settings import HttpSettings
 from spica_async.service.http.tokens import Tokens
-from spica_async.service.local_files import ANY_FILE
 
 TOKEN = "0123456789abcdef-token"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
-OPEN = HttpSettings(port=0, files=ANY_FILE)
-GUARDED = HttpSettings(port=0, tokens=Tokens.of(["another-token-of-ours", TOKEN]))
+SETTINGS = HttpSettings(Tokens.of(["another-token-of-ours", TOKEN]), port=0, files=ANY_FILE)
 
 
 @asynccontextmanager
 async def asking(
-    control: FakeControl, settings: HttpSettings = OPEN
+    control: FakeControl,
+    settings: HttpSettings = SETTINGS,
+    *,
+    headers: Mapping[str, str] = MappingProxyType(BEARER),
 ) -> AsyncIterator[httpx.AsyncClient]:
-    """A client that calls the application directly."""
-    transport = httpx.ASGITransport(make_app(control, settings), raise_app_exceptions=False)
-    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8265") as client:
+    """A client that calls the application directly, with its token unless told otherwise."""
+    app = make_app(control, settings, asyncio.Event())
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(
+        transport=transport, base_url="http://127.0.0.1:8265", headers=headers
+    ) as client:
         yield client
 
 
 @asynccontextmanager
 async def running(
-    control: FakeControl, settings: HttpSettings = OPEN, *, stop: asyncio.Event | None = None
+    control: FakeControl,
+    settings: HttpSettings = SETTINGS,
+    *,
+    stop: asyncio.Event | None = None,
+    **limits: Any,
 ) -> AsyncIterator[str]:
-    """The URL of a real server."""
-    fresh = replace(settings)
-    async with serve(make_app(control, fresh), fresh, stop or asyncio.Event()) as url:
+    """The URL of a real server; its limits are those of `serve`."""
+    stop = stop or asyncio.Event()
+    app = make_app(control, settings, stop)
+    async with serve(app, settings, stop, **limits) as url:
         yield url
+
+
+def http_client(**options: Any) -> httpx.AsyncClient:
+    """A client that shows a token of the daemon's."""
+    return httpx.AsyncClient(headers=BEARER, **options)
+
+
+def daemon_client(url: str, **options: Any) -> DaemonClient:
+    """Likewise, as the commands have it."""
+    return DaemonClient(DaemonAddress(url, SecretStr(TOKEN)), **options)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
@@ -23,6 +23,7 @@ from schemas.messages import Sample
 from schemas.results import CandidateRecord, CandidateTimings, RankedCandidate
 from spica_async.report.folder import config_document
 from spica_async.service.port import (
+    Events,
     QueueFullError,
     SweepPage,
     UnknownSweepError,
@@ -150,9 +151,7 @@ class FakeControl:
             raise WrongStateError(f"{sweep_id} is not at rest")
         return self.change(sweep_id, state="queued")
 
-    async def events(
-        self, sweep_id: str | None, *, after: int = 0
-    ) -> AsyncIterator[SweepEvent | UnreadableEvent]:
+    async def events(self, sweep_id: str | None, *, after: int = 0) -> Events:
         self.asked_after.append(after)
         self.listeners += 1
         try:

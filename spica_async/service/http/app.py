@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, Final
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
-from prometheus_client import CollectorRegistry
 from pydantic.json_schema import models_json_schema
 from starlette.middleware import Middleware
+from starlette.responses import Response
 
 from schemas.daemon import Problem, SweepSubmission
 from schemas.lifecycle import SweepEvent
-from spica_async.service.http.forms import OneForm
-from spica_async.service.http.gate import Gate
-from spica_async.service.http.limits import Streams
+from spica_async.service.http.event_streams import NoMoreEventsError, Streams
 from spica_async.service.http.metrics import Metrics, Observed
+from spica_async.service.http.middleware import OneForm, TokenCheck
 from spica_async.service.http.problems import answer_problems
 from spica_async.service.http.routes import make_router
 from spica_async.service.http.settings import HttpSettings
@@ -26,16 +26,23 @@ _VERSION: Final = "1"
 _REF: Final = "#/components/schemas/{model}"
 
 
-def make_app(control: Control, settings: HttpSettings) -> FastAPI:
+def make_app(
+    control: Control,
+    settings: HttpSettings,
+    stop: asyncio.Event,
+    *,
+    metrics: Metrics | None = None,
+) -> FastAPI:
     """The application that speaks for a daemon.
 
     Args:
-        control: does what is asked for.
-        settings: who is let in, and what is put up with. `state.streams` of the application ends
-            the event streams, which `server.serve` does; `state.metrics` are its own.
+        control: does what requests ask for.
+        settings: which tokens open it, and its limits.
+        stop: ends event streams when it is set.
+        metrics: where to count; none: new ones.
     """
-    streams = Streams(settings.streams, retry_seconds=settings.retry_seconds)
-    metrics = Metrics(settings.registry or CollectorRegistry())
+    streams = Streams(settings.streams, stop)
+    metrics = metrics or Metrics()
     app = FastAPI(
         title=_TITLE,
         version=_VERSION,
@@ -47,13 +54,12 @@ def make_app(control: Control, settings: HttpSettings) -> FastAPI:
         middleware=[
             Middleware(Observed, metrics=metrics),
             Middleware(OneForm),
-            Middleware(Gate, tokens=settings.tokens),
+            Middleware(TokenCheck, tokens=settings.tokens),
         ],
     )
-    app.state.streams = streams
-    app.state.metrics = metrics
     router = make_router(control, settings, streams, metrics)
-    answer_problems(app, [*app.routes, *router.routes], retry_seconds=settings.retry_seconds)
+    answer_problems(app, [*app.routes, *router.routes])
+    app.add_exception_handler(NoMoreEventsError, lambda *_: Response(status_code=204))
     app.include_router(router)
     _describe_bodies(app)
     return app

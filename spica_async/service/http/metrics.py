@@ -25,14 +25,10 @@ _METHODS: Final = frozenset(HTTPMethod)
 
 
 class Metrics:
-    """What is counted of one application.
+    """What is counted of one application, in a registry of its own."""
 
-    Args:
-        registry: where; one of its own for each application.
-    """
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self.registry = registry
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
         self.requests = Counter(
             "spica_http_requests",
             "Requests by how they were answered.",

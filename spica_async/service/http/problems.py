@@ -1,4 +1,4 @@
-"""Whatever goes wrong is answered with a `Problem`, RFC 9457, and so by one wording each."""
+"""Every error is answered with a `Problem` document, RFC 9457."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ from spica_async.service.port import QueueFullError, UnknownSweepError, WrongSta
 log = structlog.get_logger(__name__)
 
 PROBLEM_TYPE: Final = "application/problem+json"
+LATER: Final = {"Retry-After": "10"}
+"""Headers of an answer that is another one in some seconds."""
 
 
 class ProblemError(Exception):
@@ -52,6 +54,15 @@ def problem_response(
     )
 
 
+def describe_problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """The problems with which a route may answer, for the OpenAPI document."""
+    content = {PROBLEM_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    return {
+        status: {"description": HTTPStatus(status).phrase, "content": content}
+        for status in statuses
+    }
+
+
 def internal_error() -> Response:
     """The answer where the fault is ours; what it is stands in the log alone."""
     return problem_response(
@@ -59,13 +70,12 @@ def internal_error() -> Response:
     )
 
 
-def answer_problems(app: FastAPI, routes: Sequence[BaseRoute], *, retry_seconds: int) -> None:
+def answer_problems(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
     """Have every error that a route may raise answered with a problem.
 
     Args:
         app: that the routes are of.
         routes: all that there will be.
-        retry_seconds: told to who may try again.
     """
 
     def spica(_: Request, error: Exception) -> Response:
@@ -78,16 +88,15 @@ def answer_problems(app: FastAPI, routes: Sequence[BaseRoute], *, retry_seconds:
                 return problem_response(HTTPStatus.UNPROCESSABLE_ENTITY, str(error))
         if not isinstance(error, QueueFullError):
             log.warning("http.unavailable", why=str(error))
-        later = {"Retry-After": str(retry_seconds)}
-        return problem_response(HTTPStatus.SERVICE_UNAVAILABLE, str(error), later)
+        return problem_response(HTTPStatus.SERVICE_UNAVAILABLE, str(error), LATER)
 
     app.add_exception_handler(SpicaError, spica)
-    app.add_exception_handler(ProblemError, _told)
+    app.add_exception_handler(ProblemError, _problem)
     app.add_exception_handler(HTTPException, partial(_http, routes))
     app.add_exception_handler(RequestValidationError, _invalid)
 
 
-def _told(_: Request, error: Exception) -> Response:
+def _problem(_: Request, error: Exception) -> Response:
     assert isinstance(error, ProblemError)  # noqa: S101  # it is registered for no other
     return problem_response(error.status, error.detail, error.headers)
 

@@ -13,42 +13,28 @@ from pydantic import BaseModel, TypeAdapter
 from starlette.responses import Response
 
 from schemas.daemon import CandidatePage, StoredState, SweepDetail, SweepSummary
+from spica_async.config.submission import read_submission
 from spica_async.errors import SpicaError
-from spica_async.service.http.limits import Streams
+from spica_async.processes.threads import computed, with_files
+from spica_async.service.http.event_streams import Streams, add_events
 from spica_async.service.http.metrics import Metrics
-from spica_async.service.http.problems import PROBLEM_TYPE, problem_response
-from spica_async.service.http.settings import MAX_NUMBER, MAX_PAGE, HttpSettings
-from spica_async.service.http.sse import EVENT_STREAM, EventStream
-from spica_async.service.http.submissions import JSON_TYPES, YAML_TYPES, read_submission
-from spica_async.service.port import Control
+from spica_async.service.http.problems import describe_problems, problem_response
+from spica_async.service.http.request_body import JSON_TYPE, YAML_TYPES, read_body
+from spica_async.service.http.settings import HttpSettings
+from spica_async.service.port import MAX_NUMBER, MAX_PAGE, Control
 
 log = structlog.get_logger(__name__)
 
-PREFIX: Final = "/v1"
 _SUMMARIES: Final[TypeAdapter[list[SweepSummary]]] = TypeAdapter(list[SweepSummary])
 _BODY: Final[dict[str, Any]] = {
     "required": True,
     "content": {
-        **{
-            kind: {"schema": {"$ref": "#/components/schemas/SweepSubmission"}}
-            for kind in JSON_TYPES
-        },
+        JSON_TYPE: {"schema": {"$ref": "#/components/schemas/SweepSubmission"}},
         **{
             kind: {"schema": {"type": "string", "description": "a configuration file"}}
             for kind in sorted(YAML_TYPES)
         },
     },
-}
-_EVENTS: Final[dict[int | str, dict[str, Any]]] = {
-    200: {
-        "description": "`data` of each is a SweepEvent",
-        "content": {
-            EVENT_STREAM: {"itemSchema": {"$ref": "#/components/schemas/SweepEvent"}},
-        },
-    }
-}
-_NO_MORE: Final[dict[int | str, dict[str, Any]]] = {
-    204: {"description": "the sweep has ended, and there is no event behind that one"}
 }
 _Priority = Annotated[
     int | None, Query(ge=-100, le=100, description="goes before that of the body")
@@ -57,13 +43,6 @@ _IdempotencyKey = Annotated[
     str | None, Header(min_length=1, max_length=255, description="names this submission")
 ]
 _UseCache = Annotated[bool | None, Query(description="goes before that of the body")]
-_After = Annotated[
-    int, Query(ge=0, le=MAX_NUMBER, description="number of the last event that is known")
-]
-_LastEventId = Annotated[
-    int | None,
-    Header(ge=0, le=MAX_NUMBER, alias="Last-Event-ID", description="likewise, and goes before it"),
-]
 _Before = Annotated[
     str | None, Query(max_length=300, description="where a page begins, from the one before's Link")
 ]
@@ -83,18 +62,20 @@ def make_router(
         metrics: what `/metrics` tells.
     """
     router = APIRouter()
-    _add_sweeps(router, control, settings)
-    _add_events(router, control, settings, streams)
+    _add_submission(router, control, settings)
+    _add_queries(router, control)
+    _add_orders(router, control)
+    add_events(router, control, streams)
     _add_probes(router, control, streams, metrics)
     return router
 
 
-def _add_sweeps(router: APIRouter, control: Control, settings: HttpSettings) -> None:
+def _add_submission(router: APIRouter, control: Control, settings: HttpSettings) -> None:
     @router.post(
-        f"{PREFIX}/sweeps",
+        "/v1/sweeps",
         status_code=HTTPStatus.CREATED,
         response_model=SweepSummary,
-        responses=_problems(408, 413, 415, 422, 503),
+        responses=describe_problems(408, 413, 415, 422, 503),
         openapi_extra={"requestBody": _BODY},
     )
     async def submit(
@@ -104,24 +85,24 @@ def _add_sweeps(router: APIRouter, control: Control, settings: HttpSettings) -> 
         idempotency_key: _IdempotencyKey = None,
     ) -> Response:
         """Take in a sweep, to be run in its turn; the same key makes no other one."""
-        wish = await read_submission(
-            request,
-            priority=priority,
-            use_cache=use_cache,
-            files=settings.files,
-            body_bytes=settings.body_bytes,
-            body_seconds=settings.body_seconds,
+        body, is_yaml = await read_body(request, seconds=settings.body_seconds)
+        # The longest that is allowed takes seconds to read, in which others are to be answered.
+        submission = await computed(
+            read_submission, body, is_yaml=is_yaml, priority=priority, use_cache=use_cache
         )
+        await with_files(settings.files.check, submission.config)
         sweep = await control.submit(
-            wish.config,
-            priority=wish.priority,
-            use_cache=wish.use_cache,
+            submission.config,
+            priority=submission.priority,
+            use_cache=submission.use_cache,
             token=idempotency_key,
         )
-        where = {"Location": f"{PREFIX}/sweeps/{sweep.sweep_id}"}
+        where = {"Location": f"/v1/sweeps/{sweep.sweep_id}"}
         return _json(sweep, HTTPStatus.CREATED, where)
 
-    @router.get(f"{PREFIX}/sweeps", response_model=list[SweepSummary], responses=_problems(422))
+
+def _add_queries(router: APIRouter, control: Control) -> None:
+    @router.get("/v1/sweeps", response_model=list[SweepSummary], responses=describe_problems(422))
     async def sweeps(
         state: Annotated[StoredState | None, Query()] = None,
         before: _Before = None,
@@ -142,97 +123,51 @@ def _add_sweeps(router: APIRouter, control: Control, settings: HttpSettings) -> 
         return Response(body, headers=headers, media_type="application/json")
 
     @router.get(
-        f"{PREFIX}/sweeps/{{sweep_id}}", response_model=SweepDetail, responses=_problems(404)
+        "/v1/sweeps/{sweep_id}", response_model=SweepDetail, responses=describe_problems(404)
     )
     async def sweep(sweep_id: str) -> Response:
         """One sweep, with its progress and its best candidates."""
         return _json(await control.sweep(sweep_id))
 
     @router.get(
-        f"{PREFIX}/sweeps/{{sweep_id}}/candidates",
+        "/v1/sweeps/{sweep_id}/candidates",
         response_model=CandidatePage,
-        responses=_problems(404, 422),
+        responses=describe_problems(404, 422),
     )
     async def candidates(sweep_id: str, offset: _Offset = 0, limit: _Limit = 100) -> Response:
         """Some of its candidates, in the order in which they were measured."""
         return _json(await control.candidates(sweep_id, offset=offset, limit=limit))
 
-    @router.post(
-        f"{PREFIX}/sweeps/{{sweep_id}}/cancel",
-        response_model=SweepSummary,
-        responses=_problems(404, 409),
-    )
+
+def _add_orders(router: APIRouter, control: Control) -> None:
     async def cancel(sweep_id: str) -> Response:
         """End it; what was found is kept, and only `resume` brings it back."""
         return _json(await control.cancel(sweep_id))
 
-    @router.post(
-        f"{PREFIX}/sweeps/{{sweep_id}}/pause",
-        response_model=SweepSummary,
-        responses=_problems(404, 409),
-    )
     async def pause(sweep_id: str) -> Response:
         """Let it rest until it is resumed."""
         return _json(await control.pause(sweep_id))
 
-    @router.post(
-        f"{PREFIX}/sweeps/{{sweep_id}}/resume",
-        response_model=SweepSummary,
-        responses=_problems(404, 409),
-    )
     async def resume(sweep_id: str) -> Response:
         """Queue it again, if it rests, has failed or was interrupted."""
         return _json(await control.resume(sweep_id))
 
+    for order in (cancel, pause, resume):
+        router.post(
+            f"/v1/sweeps/{{sweep_id}}/{order.__name__}",
+            response_model=SweepSummary,
+            responses=describe_problems(404, 409),
+        )(order)
+
     @router.delete(
-        f"{PREFIX}/sweeps/{{sweep_id}}",
+        "/v1/sweeps/{sweep_id}",
         status_code=HTTPStatus.NO_CONTENT,
-        responses=_problems(404, 409),
+        responses=describe_problems(404, 409),
     )
     async def remove(sweep_id: str) -> Response:
         """Forget it, if it has ended or rests; its folder stays."""
         await control.remove(sweep_id)
         return Response(status_code=HTTPStatus.NO_CONTENT)
-
-
-def _add_events(
-    router: APIRouter, control: Control, settings: HttpSettings, streams: Streams
-) -> None:
-    def told(sweep_id: str | None, after: int) -> EventStream:
-        return EventStream(
-            control.events(sweep_id, after=after),
-            streams,
-            # Numbers are within a sweep, so among those of all they tell no place to go on from.
-            numbered=sweep_id is not None,
-            heartbeat_seconds=settings.heartbeat_seconds,
-        )
-
-    @router.get(
-        f"{PREFIX}/sweeps/{{sweep_id}}/events",
-        response_class=EventStream,
-        status_code=HTTPStatus.OK,
-        responses=_EVENTS | _NO_MORE | _problems(404, 422, 503),
-    )
-    async def sweep_events(
-        sweep_id: str, after: _After = 0, last_event_id: _LastEventId = None
-    ) -> Response:
-        """What happens to one sweep, from an event on until it ends."""
-        number = after if last_event_id is None else last_event_id
-        # Once a stream has begun, it cannot be answered with a 404 or 204 any more. The latter has
-        # an `EventSource` come no more.
-        if not await control.tells_more(sweep_id, after=number):
-            return Response(status_code=HTTPStatus.NO_CONTENT)
-        return told(sweep_id, number)
-
-    @router.get(
-        f"{PREFIX}/events",
-        response_class=EventStream,
-        status_code=HTTPStatus.OK,
-        responses=_EVENTS | _problems(503),
-    )
-    async def events() -> Response:
-        """What happens to all sweeps, from now on."""
-        return told(None, 0)
 
 
 def _add_probes(router: APIRouter, control: Control, streams: Streams, metrics: Metrics) -> None:
@@ -247,7 +182,7 @@ def _add_probes(router: APIRouter, control: Control, streams: Streams, metrics: 
             return problem_response(HTTPStatus.SERVICE_UNAVAILABLE, "\n".join(troubles))
         return Response(b'{"status":"ready"}', media_type="application/json")
 
-    async def tell_metrics(request: Request) -> Response:
+    async def show_metrics(request: Request) -> Response:
         """Counts, in the text format of Prometheus."""
         try:
             metrics.count_sweeps(await control.counts())
@@ -259,10 +194,12 @@ def _add_probes(router: APIRouter, control: Control, streams: Streams, metrics: 
         return Response(encode(metrics.registry), headers={"Content-Type": kind})
 
     # At the root, where probes and Prometheus look, and with the others.
-    for prefix, shown in (("", False), (PREFIX, True)):
+    for prefix, shown in (("", False), ("/v1", True)):
         router.get(f"{prefix}/health", include_in_schema=shown)(health)
-        router.get(f"{prefix}/ready", include_in_schema=shown, responses=_problems(503))(ready)
-        router.get(f"{prefix}/metrics", include_in_schema=shown)(tell_metrics)
+        router.get(f"{prefix}/ready", include_in_schema=shown, responses=describe_problems(503))(
+            ready
+        )
+        router.get(f"{prefix}/metrics", include_in_schema=shown)(show_metrics)
 
 
 def _json(
@@ -270,11 +207,3 @@ def _json(
 ) -> Response:
     body = type(model).__pydantic_serializer__.to_json(model)
     return Response(body, status, headers=headers, media_type="application/json")
-
-
-def _problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    content = {PROBLEM_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
-    return {
-        status: {"description": HTTPStatus(status).phrase, "content": content}
-        for status in statuses
-    }

@@ -1,17 +1,32 @@
-"""Tokens that a daemon takes: read from a file or a variable, kept as hashes."""
+"""The tokens that open a daemon: those of its user, and the one that it makes itself.
+
+A daemon on the loopback that is given no token makes a new one at each start. Its file is in a
+folder of the user's state that nobody else can look into, one for each address; who can read it is
+the daemon's own user.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import ipaddress
 import os
-from collections.abc import Iterable, Mapping
+import secrets
+import socket
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
+from platformdirs import user_state_path
+
 from spica_async.errors import InputError, file_problem
 
+_BYTES: Final = 32
+_OF_OTHERS: Final = 0o077
+_LONGEST: Final = 1000
 TOKEN_VARIABLE: Final = "SPICA_DAEMON_TOKEN"  # noqa: S105  # the variable's name
 SHORTEST_TOKEN: Final = 16
 """Characters; what is shorter can be guessed."""
@@ -54,24 +69,150 @@ def token_problem(text: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """What is known of the tokens: whether one that is shown is among them, not what they are."""
+    """The digests of the tokens that a daemon takes."""
 
-    digests: tuple[bytes, ...] = ()
+    digests: tuple[bytes, ...]
 
     @classmethod
     def of(cls, tokens: Iterable[str]) -> Self:
-        """The tokens that are taken; none at all: nobody is asked for one."""
+        """Keep the digests of some tokens, and not the tokens."""
         return cls(tuple(_digest(token.encode()) for token in tokens))
 
-    def __bool__(self) -> bool:
-        return bool(self.digests)
-
-    def accept(self, shown: bytes) -> bool:
-        """Whether this is one of them; how long that takes tells nothing of them."""
-        digest = _digest(shown)
+    def open_to(self, authorization: str) -> bool:
+        """Whether a header shows one of them; how long that takes tells nothing of them."""
+        scheme, _, token = authorization.partition(" ")
+        # Headers are read as latin-1, so this gives the bytes that were sent.
+        digest = _digest(token.strip().encode("latin-1"))
         found = [hmac.compare_digest(digest, known) for known in self.digests]
-        return any(found)
+        return any(found) and scheme.lower() == "bearer"
 
 
 def _digest(token: bytes) -> bytes:
     return hashlib.sha256(token).digest()
+
+
+def new_token() -> str:
+    """A token that nobody guesses."""
+    return secrets.token_urlsafe(_BYTES)
+
+
+def token_path(address: str, port: int) -> Path:
+    """Where the token of the daemon at an address of this machine is kept.
+
+    Args:
+        address: in numbers.
+        port: of the daemon.
+
+    Raises:
+        RuntimeError: this user has no home.
+    """
+    name = f"{ipaddress.ip_address(address)}-{port}.token"
+    return user_state_path("spica-async") / "daemons" / name
+
+
+def addresses_of(host: str, port: int) -> list[str]:
+    """The loopback addresses that a name or an address means, in numbers."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return []
+    addresses = dict.fromkeys(str(address[0]) for *_, address in found)
+    return [address for address in addresses if ipaddress.ip_address(address).is_loopback]
+
+
+@contextmanager
+def kept_token(token: str, address: str, port: int) -> Iterator[Path]:
+    """Keep a daemon's token for the clients of its user while the context is open.
+
+    Args:
+        token: of the daemon.
+        address: where it listens, in numbers.
+        port: likewise.
+
+    Raises:
+        InputError: it cannot be kept where nobody else can read it.
+    """
+    try:
+        path = token_path(address, port)
+    except RuntimeError:
+        raise InputError(
+            "the daemon's token cannot be kept: this user has no home; set HOME or XDG_STATE_HOME,"
+            " or give it a token with --token-file"
+        ) from None
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _check(path.parent, path.parent.lstat(), stat.S_ISDIR)
+        with suppress(FileNotFoundError):
+            _check(path, path.lstat(), stat.S_ISREG)
+        _write(path, token)
+    except OSError as error:
+        raise InputError(
+            f"the daemon's token cannot be kept in {path}: {file_problem(error)}; give it one with"
+            " --token-file"
+        ) from None
+    try:
+        yield path
+    finally:
+        with suppress(OSError, InputError):
+            # Another daemon may have taken the address since.
+            if read_own_token(address, port) == token:
+                path.unlink()
+
+
+def read_own_token(address: str, port: int) -> str | None:
+    """The token of this user's daemon at an address; None: there is none.
+
+    Raises:
+        InputError: others could have put it there, or can read it, or it is no token.
+    """
+    try:
+        path = token_path(address, port)
+    except RuntimeError:
+        return None
+    try:
+        _check(path.parent, path.parent.lstat(), stat.S_ISDIR)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(descriptor, encoding="ascii", errors="replace") as file:  # noqa: PTH123  # it is open
+            _check(path, os.fstat(descriptor), stat.S_ISREG)
+            token = file.read(_LONGEST).strip()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise InputError(f"{path}: {file_problem(error)}") from None
+    if (problem := token_problem(token)) is not None:
+        # It would be no header. What it is instead may be a secret all the same.
+        raise InputError(f"{path}: {problem}: start the daemon again, or use --token-file")
+    return token
+
+
+def _write(path: Path, token: str) -> None:
+    """Put a file in its place at once, whole, and at no time open to others."""
+    new = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with open(descriptor, "w", encoding="ascii") as file:  # noqa: PTH123  # as above
+            os.fchmod(descriptor, 0o600)
+            file.write(token + "\n")
+        new.replace(path)
+    except BaseException:
+        new.unlink(missing_ok=True)
+        raise
+
+
+def _check(path: Path, found: os.stat_result, is_kind: Callable[[int], bool]) -> None:
+    """See that something is of the right kind, and its user's alone.
+
+    Raises:
+        InputError: it is not.
+    """
+    if not is_kind(found.st_mode):
+        problem = "is something else"
+    elif found.st_uid != os.geteuid():
+        problem = "is another user's"
+    elif found.st_mode & _OF_OTHERS:
+        problem = f"is open to others (mode {stat.S_IMODE(found.st_mode):o})"
+    else:
+        return
+    raise InputError(
+        f"{path}: {problem}, so no token is kept there: remove it, or use --token-file"
+    )

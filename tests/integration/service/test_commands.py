@@ -32,9 +32,9 @@ from spica_async.bus.port import (
     UnroutableError,
 )
 from spica_async.bus.topology import COMMANDS_QUEUE, DEAD_QUEUE, DELIVERY_LIMIT
+from spica_async.config.submission import NO_FILE, LocalFiles
 from spica_async.journal import JournalUnavailableError
 from spica_async.report.folder import config_document
-from spica_async.service.local_files import NO_FILE, LocalFiles
 
 RABBITMQS_CONSUMER_TIMEOUT_SECONDS = 1800
 

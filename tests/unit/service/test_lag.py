@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import generate_latest
 from structlog.testing import capture_logs
 
 from spica_async.service.http.metrics import Metrics
@@ -32,7 +32,7 @@ async def test_a_step_that_takes_long_is_measured_and_warned_of() -> None:
 
 
 def test_the_lag_is_told_to_whoever_collects_metrics() -> None:
-    metrics = Metrics(CollectorRegistry())
+    metrics = Metrics()
     metrics.lag.observe(0.003)
     lines = generate_latest(metrics.registry).decode().splitlines()
     assert 'spica_loop_lag_seconds_bucket{le="0.001"} 0.0' in lines

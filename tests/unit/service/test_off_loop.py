@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from support.daemon_http import asking
 from support.daemons import small_config
+from support.fake_control import FakeControl
 
 from schemas.config import SmartSearchConfig
 from spica_async.config.inputs import Inputs
 from spica_async.documents import parse_yaml
 from spica_async.errors import SpicaError
 from spica_async.service import stored
-from spica_async.service.http.submissions import read_submission
-from spica_async.service.local_files import NO_FILE
 from spica_async.service.runner import ManagerSettings, SweepRunner
 
 
@@ -36,13 +36,6 @@ async def test_traces_are_read_in_threads_for_files(
     assert [name.partition("-")[0] for name in seen] == ["files"]
 
 
-class _Request:
-    headers = {"content-type": "application/yaml"}  # noqa: RUF012  # nobody changes it
-
-    async def stream(self) -> Any:
-        yield b"search_space: {}"
-
-
 async def test_documents_are_read_in_threads_that_compute(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
 
@@ -50,16 +43,10 @@ async def test_documents_are_read_in_threads_that_compute(monkeypatch: pytest.Mo
         seen.append(threading.current_thread().name)
         return parse_yaml(text)
 
-    monkeypatch.setattr("spica_async.service.http.submissions.parse_yaml", parse)
-    with pytest.raises(SpicaError):
-        await read_submission(
-            cast("Any", _Request()),
-            priority=None,
-            files=NO_FILE,
-            use_cache=None,
-            body_bytes=1000,
-            body_seconds=10.0,
-        )
+    monkeypatch.setattr("spica_async.config.submission.parse_yaml", parse)
+    async with asking(FakeControl()) as client:
+        headers = {"Content-Type": "application/yaml"}
+        await client.post("/v1/sweeps", content="search_space: {}", headers=headers)
     assert [name.partition("-")[0] for name in seen] == ["computing"]
 
 

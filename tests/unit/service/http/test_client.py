@@ -13,7 +13,7 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 from support.commands import small_sweep
-from support.daemon_http import OPEN, running
+from support.daemon_http import daemon_client, running
 from support.fake_control import FakeControl, record
 from support.results import RESULT
 from support.scripted_http import scripted_server
@@ -27,7 +27,7 @@ from schemas.lifecycle import (
     SweepFinished,
     SweepStarted,
 )
-from spica_async.service.client import DaemonAddress, DaemonClient, DaemonSilentError
+from spica_async.service.client import DaemonSilentError
 from spica_async.service.port import SweepPage
 
 pytestmark = pytest.mark.timeout(30)
@@ -105,7 +105,7 @@ async def flaky(behaviour: Behaviour, summary: SweepSummary) -> AsyncIterator[tu
 
 async def submit(url: str) -> SweepSummary:
     def send() -> SweepSummary:
-        with DaemonClient(DaemonAddress(url, None), submit_timeout=IMPATIENT) as client:
+        with daemon_client(url, submit_timeout=IMPATIENT) as client:
             return client.submit(SUBMISSION)
 
     return await asyncio.to_thread(send)
@@ -163,20 +163,24 @@ async def test_a_refusal_is_an_answer(control: FakeControl) -> None:
 def followed(url: str, sweep_id: str, quiet_seconds: float = 0.3) -> list[str]:
     """The kinds of all events until the sweep has ended."""
     heard: list[str] = []
-    with DaemonClient(DaemonAddress(url, None), quiet_seconds=quiet_seconds) as client:
+    with daemon_client(url, quiet_seconds=quiet_seconds) as client:
         heard.extend(event.data.kind for event in client.follow(sweep_id, lambda _: None))
     return heard
 
 
-LIVELY = replace(OPEN, heartbeat_seconds=0.1)
+@pytest.fixture
+def lively(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Streams send a sign of life ten times a second."""
+    monkeypatch.setattr("fastapi.routing._PING_INTERVAL", 0.1)
 
 
+@pytest.mark.usefixtures("lively")
 @pytest.mark.parametrize("state", ["failed", "interrupted"])
 async def test_an_end_that_is_never_told_ends_a_watch(
     control: FakeControl, sweep_id: str, state: str
 ) -> None:
     control.change(sweep_id, state="running")
-    async with running(control, LIVELY) as url:
+    async with running(control) as url:
         watching = asyncio.create_task(asyncio.to_thread(followed, url, sweep_id))
         await control.listened()
         await control.tell(sweep_id, SweepStarted(run=1))
@@ -186,17 +190,19 @@ async def test_an_end_that_is_never_told_ends_a_watch(
         await control.listened(0)
 
 
+@pytest.mark.usefixtures("lively")
 async def test_so_does_one_that_was_never_told_before(control: FakeControl, sweep_id: str) -> None:
     await control.tell(sweep_id, SweepStarted(run=1), state="failed")
-    async with running(control, LIVELY) as url, asyncio.timeout(10):
+    async with running(control) as url, asyncio.timeout(10):
         heard = await asyncio.to_thread(followed, url, sweep_id)
 
     assert heard == ["sweep.submitted", "sweep.started"]
 
 
+@pytest.mark.usefixtures("lively")
 async def test_silence_alone_ends_no_watch(control: FakeControl, sweep_id: str) -> None:
     control.change(sweep_id, state="running")
-    async with running(control, LIVELY) as url:
+    async with running(control) as url:
         watching = asyncio.create_task(asyncio.to_thread(followed, url, sweep_id))
         await control.listened()
         await asyncio.sleep(1)
@@ -211,9 +217,10 @@ async def test_silence_alone_ends_no_watch(control: FakeControl, sweep_id: str) 
     assert control.asked_after == [0]
 
 
+@pytest.mark.usefixtures("lively")
 async def test_an_end_whose_event_comes_late_is_told(control: FakeControl, sweep_id: str) -> None:
     control.change(sweep_id, state="running")
-    async with running(control, LIVELY) as url:
+    async with running(control) as url:
         watching = asyncio.create_task(asyncio.to_thread(followed, url, sweep_id, 1.0))
         await control.listened()
         # The state is known from the second look on, at 1 s; the event comes before the third.
@@ -244,7 +251,7 @@ async def test_a_list_of_many_comes_in_pages(
         control.known[name] = replace(one, detail=one.detail.model_copy(update={"sweep_id": name}))
 
     def some(url: str, most: int) -> list[str]:
-        with DaemonClient(DaemonAddress(url, None)) as client:
+        with daemon_client(url) as client:
             return [sweep.sweep_id for sweep in client.sweeps(most=most)]
 
     for number in range(1, 2500):
@@ -274,7 +281,7 @@ async def test_what_cannot_be_read_is_left_out_and_named(
     told: list[str] = []
 
     def follow(url: str) -> list[int]:
-        with DaemonClient(DaemonAddress(url, None)) as client:
+        with daemon_client(url) as client:
             return [event.sequence for event in client.follow(sweep_id, told.append)]
 
     async with running(control) as url:
@@ -290,7 +297,7 @@ async def test_an_event_of_a_newer_daemon_is_left_out_and_named() -> None:
     unread: list[int] = []
 
     def listen(url: str) -> list[SweepEvent]:
-        with DaemonClient(DaemonAddress(url, None)) as client:
+        with daemon_client(url) as client:
             return list(client.events("a", on_unread=unread.append))
 
     async with scripted_server(answer) as server:
@@ -302,7 +309,7 @@ async def test_what_is_behind_the_end_is_nothing(control: FakeControl, sweep_id:
     await control.cancel(sweep_id)
 
     def listen(url: str) -> list[SweepEvent]:
-        with DaemonClient(DaemonAddress(url, None)) as client:
+        with daemon_client(url) as client:
             return list(client.events(sweep_id, after=2))
 
     async with running(control) as url:

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import yaml
 from support.commands import Finished, small_sweep
-from support.daemon_http import GUARDED, OPEN, TOKEN, running
+from support.daemon_http import SETTINGS, TOKEN, running
 from support.fake_control import FakeControl, ranked, record
 from support.results import RESULT
 
@@ -46,6 +46,7 @@ Spica = Callable[..., Awaitable[Finished]]
 def spica(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Spica:
     """Runs `spica-async` in a thread beside the server, which saves a second for each."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SPICA_DAEMON_TOKEN", TOKEN)
 
     def run(*arguments: str) -> Finished:
         monkeypatch.setattr(sys, "argv", ["spica-async", *arguments])
@@ -297,7 +298,7 @@ async def on_a_fixed_port(control: FakeControl) -> AsyncIterator[HttpSettings]:
     """Settings with a port that was free a moment ago."""
     async with running(control) as url:
         port = int(url.rpartition(":")[2])
-    yield replace(OPEN, port=port)
+    yield replace(SETTINGS, port=port)
 
 
 async def test_a_watch_outlives_the_daemon_and_tells_nothing_twice(
@@ -333,6 +334,7 @@ def with_interrupts() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("with_interrupts")
+@pytest.mark.usefixtures("spica")
 async def test_an_interrupted_watch_leaves_the_sweep_alone(
     control: FakeControl, sweep_id: str
 ) -> None:
@@ -371,9 +373,10 @@ async def test_somebody_else_answers(spica: Spica) -> None:
 async def test_tokens_come_from_a_file_or_a_variable(
     control: FakeControl, spica: Spica, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv("SPICA_DAEMON_TOKEN")
     (tmp_path / "token").write_text(f"{TOKEN}\n")
     (tmp_path / "other").write_text("another-token-than-that\n")
-    async with running(control, GUARDED) as url:
+    async with running(control) as url:
         monkeypatch.setenv("SPICA_DAEMON", url)
         refused(await spica("list"), 2, url, "a token is needed", "--token-file")
         refused(await spica("list", "--token-file", "other"), 2, "none of the daemon's")

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import httpx2 as httpx
 import pytest
-from support.daemon_http import OPEN, running
+from support.daemon_http import SETTINGS, TOKEN, http_client, running
 from support.fake_control import FakeControl, record
 from support.results import RESULT
 
@@ -29,7 +29,7 @@ async def heard(
 ) -> list[httpx.ServerSentEvent]:
     """All events of a stream, up to its end."""
     async with (
-        httpx.AsyncClient() as client,
+        http_client() as client,
         client.sse(url, params=params, headers=headers) as source,
     ):
         return [event async for event in source]
@@ -84,7 +84,7 @@ async def test_a_stream_goes_on_from_what_is_known(
 
 
 async def test_what_is_no_number_is_refused(control: FakeControl, sweep_id: str) -> None:
-    async with running(control) as url, httpx.AsyncClient() as client:
+    async with running(control) as url, http_client() as client:
         answer = await client.get(
             f"{url}/v1/sweeps/{sweep_id}/events", headers={"Last-Event-ID": "x"}
         )
@@ -97,7 +97,7 @@ async def test_what_is_no_number_is_refused(control: FakeControl, sweep_id: str)
 async def test_a_number_that_no_event_can_have_is_refused(
     control: FakeControl, sweep_id: str, number: int
 ) -> None:
-    async with running(control) as url, httpx.AsyncClient() as client:
+    async with running(control) as url, http_client() as client:
         where = f"{url}/v1/sweeps/{sweep_id}/events"
         in_url = await client.get(where, params={"after": number})
         in_header = await client.get(where, headers={"Last-Event-ID": str(number)})
@@ -113,7 +113,7 @@ async def test_all_sweeps_are_told_from_now_on_without_a_place_to_go_on_from(
 ) -> None:
     async with (
         running(control) as url,
-        httpx.AsyncClient() as client,
+        http_client() as client,
         client.sse(f"{url}/v1/events") as source,
     ):
         await control.listened()
@@ -124,26 +124,28 @@ async def test_all_sweeps_are_told_from_now_on_without_a_place_to_go_on_from(
     assert event.id == ""
 
 
-async def test_silence_is_filled_with_comments(control: FakeControl, sweep_id: str) -> None:
-    settings = replace(OPEN, heartbeat_seconds=0.05)
+async def test_silence_is_filled_with_comments(
+    control: FakeControl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fastapi.routing._PING_INTERVAL", 0.05)
     async with (
-        running(control, settings) as url,
-        httpx.AsyncClient() as client,
+        running(control) as url,
+        http_client() as client,
         client.stream("GET", f"{url}/v1/events") as answer,
     ):
         lines = answer.aiter_lines()
         comments = [line for line in [await anext(lines) for _ in range(6)] if line]
 
     assert answer.headers["content-type"].startswith("text/event-stream")
-    assert comments == [": alive"] * 3
+    assert comments == [": ping"] * 3
 
 
 async def test_only_so_many_listen_at_a_time_and_who_leaves_makes_room(
     control: FakeControl, sweep_id: str
 ) -> None:
     async with (
-        running(control, replace(OPEN, streams=1)) as url,
-        httpx.AsyncClient() as client,
+        running(control, replace(SETTINGS, streams=1)) as url,
+        http_client() as client,
     ):
         async with client.stream("GET", f"{url}/v1/events"):
             await control.listened()
@@ -161,12 +163,11 @@ async def test_only_so_many_listen_at_a_time_and_who_leaves_makes_room(
 
 async def test_a_reader_who_takes_nothing_is_left(control: FakeControl, sweep_id: str) -> None:
     large = CandidateMeasured(candidate=record().model_copy(update={"detail": "x" * 1_000_000}))
-    settings = replace(OPEN, stuck_seconds=0.2)
-    async with running(control, settings) as url:
+    async with running(control, stuck_seconds=0.2) as url:
         port = httpx.URL(url).port
         _, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
-        path = f"/v1/sweeps/{sweep_id}/events"
-        writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        head = f"GET /v1/sweeps/{sweep_id}/events HTTP/1.1\r\nHost: x\r\n"
+        writer.write(f"{head}Authorization: Bearer {TOKEN}\r\n\r\n".encode())
         await control.listened()
         # More than the buffers of both sides hold.
         await control.tell(sweep_id, *[large] * 20)
@@ -195,7 +196,7 @@ async def test_behind_the_end_of_a_sweep_there_is_nothing_to_come_for(
     control: FakeControl, sweep_id: str, after: int, status: int
 ) -> None:
     await finish(control, sweep_id)
-    async with running(control) as url, httpx.AsyncClient() as client:
+    async with running(control) as url, http_client() as client:
         answer = await client.get(
             f"{url}/v1/sweeps/{sweep_id}/events", headers={"Last-Event-ID": str(after)}
         )
@@ -206,7 +207,7 @@ async def test_behind_the_end_of_a_sweep_there_is_nothing_to_come_for(
 
 async def test_one_that_may_be_resumed_is_waited_for(control: FakeControl, sweep_id: str) -> None:
     await control.pause(sweep_id)
-    async with running(control) as url, httpx.AsyncClient() as client:
+    async with running(control) as url, http_client() as client:
         path = f"{url}/v1/sweeps/{sweep_id}/events?after=2"
         async with client.stream("GET", path) as answer:
             assert answer.status_code == 200
@@ -217,20 +218,20 @@ async def test_an_event_that_cannot_be_read_is_left_out_and_named(
 ) -> None:
     await finish(control, sweep_id)
     control.lose(sweep_id, 3)
-    async with running(control) as url, httpx.AsyncClient() as client:
+    async with running(control) as url, http_client() as client:
         text = (await client.get(f"{url}/v1/sweeps/{sweep_id}/events")).text
 
-    parts = [part for part in text.split("\n\n") if part.startswith("id:")]
-    assert [part.splitlines()[0] for part in parts] == ["id: 1", "id: 2", "id: 3", "id: 4"]
-    told = f": event 3 of sweep {sweep_id} cannot be read by this version"
-    assert parts[2].splitlines()[1:] == [told]
+    parts = [part.splitlines() for part in text.split("\n\n") if "id: " in part]
+    assert [part[-1] for part in parts] == ["id: 1", "id: 2", "id: 3", "id: 4"]
+    comment = f": event 3 of sweep {sweep_id} cannot be read by this version"
+    assert parts[2][:-1] == [comment]
 
 
 @pytest.mark.parametrize("path", ["/v1/events", "/v1/sweeps/sweep-1/events"])
 async def test_the_head_of_a_stream_is_no_stream(
     control: FakeControl, sweep_id: str, path: str
 ) -> None:
-    async with running(control) as url, httpx.AsyncClient() as client:
+    async with running(control) as url, http_client() as client:
         answer = await client.head(f"{url}{path}")
         await control.listened(0)
 

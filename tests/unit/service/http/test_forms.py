@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx2 as httpx
 import pytest
 from support.commands import small_sweep
-from support.daemon_http import BEARER, GUARDED, asking, running
+from support.daemon_http import BEARER, asking, http_client, running
 from support.fake_control import FakeControl
 
 GETS = [
@@ -26,7 +26,7 @@ GETS = [
 
 @pytest.mark.parametrize("path", GETS)
 async def test_a_head_is_that_of_the_answer(control: FakeControl, sweep_id: str, path: str) -> None:
-    async with running(control) as url, httpx.AsyncClient() as client:
+    async with running(control) as url, http_client() as client:
         got = await client.get(f"{url}{path}")
         head = await client.head(f"{url}{path}")
 
@@ -48,7 +48,7 @@ async def test_a_slash_at_the_end_is_none(control: FakeControl, sweep_id: str, p
 
 
 async def test_a_slash_loses_no_body_and_opens_nothing(control: FakeControl) -> None:
-    async with asking(control, GUARDED) as client:
+    async with asking(control, headers={}) as client:
         assert (await client.get("/health/")).status_code == 200
         assert (await client.get("/v1/sweeps/")).status_code == 401
         answer = await client.post("/v1/sweeps/", json={"config": small_sweep()}, headers=BEARER)

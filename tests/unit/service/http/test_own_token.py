@@ -12,14 +12,19 @@ from pathlib import Path
 import httpx2 as httpx
 import pytest
 from pydantic import SecretStr
-from support.daemon_http import OPEN, TOKEN, running
+from support.daemon_http import SETTINGS, TOKEN, running
 from support.fake_control import FakeControl
 
 from spica_async.errors import InputError
 from spica_async.service.client import DaemonAddress, DaemonClient
-from spica_async.service.http.own_token import kept_token, new_token, read_own_token, token_path
 from spica_async.service.http.settings import HttpSettings
-from spica_async.service.http.tokens import Tokens
+from spica_async.service.http.tokens import (
+    Tokens,
+    kept_token,
+    new_token,
+    read_own_token,
+    token_path,
+)
 
 HERE = "127.0.0.1"
 
@@ -36,7 +41,7 @@ def mode(path: Path) -> int:
 
 def own_settings(token: str = "") -> HttpSettings:
     token = token or new_token()
-    return replace(OPEN, tokens=Tokens.of([token]), own_token=token)
+    return replace(SETTINGS, tokens=Tokens.of([token]), own_token=token)
 
 
 def test_it_is_its_users_alone_and_goes_with_its_daemon() -> None:

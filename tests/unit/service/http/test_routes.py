@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import MutableMapping
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 from support.commands import small_sweep
-from support.daemon_http import OPEN, asking
+from support.daemon_http import SETTINGS, asking
 from support.fake_control import FakeControl, ranked, record
 
 from schemas.daemon import CandidatePage, SweepDetail, SweepSummary
@@ -197,7 +198,7 @@ async def test_a_journal_that_fails_is_told_and_may_be_asked_again(
     answer = await client.get("/v1/sweeps")
 
     assert problem(answer, 503) == "journal: the disk is full"
-    assert answer.headers["retry-after"] == str(OPEN.retry_seconds)
+    assert answer.headers["retry-after"] == "10"
 
 
 async def test_a_bug_is_a_500_that_tells_nothing_of_us(
@@ -299,5 +300,5 @@ async def test_metrics_without_a_journal_tell_the_rest(
 
 
 def test_two_applications_count_by_themselves(control: FakeControl) -> None:
-    make_app(control, OPEN)
-    make_app(control, OPEN)
+    make_app(control, SETTINGS, asyncio.Event())
+    make_app(control, SETTINGS, asyncio.Event())

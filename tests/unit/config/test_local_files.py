@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 from support.commands import small_sweep
 
+from spica_async.config.submission import ANY_FILE, NO_FILE, LocalFiles, config_from_document
 from spica_async.errors import InputError
-from spica_async.service.http.submissions import config_from_document
-from spica_async.service.local_files import ANY_FILE, NO_FILE, LocalFiles
 
 
 @pytest.fixture
