@@ -1,4 +1,4 @@
-"""What every worker is told, whether it is concerned or not."""
+"""Broadcasts to all workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What those who watch a sweep or a worker are told."""
+"""Events about workers, for all who watch them."""
 
 from __future__ import annotations
 

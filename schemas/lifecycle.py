@@ -1,4 +1,4 @@
-"""What others are told of sweeps and workers: CloudEvents, in order and numbered for each sweep."""
+"""Lifecycle events of sweeps: CloudEvents, in order and numbered for each sweep."""
 
 from __future__ import annotations
 

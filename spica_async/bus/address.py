@@ -166,7 +166,7 @@ def _heartbeat(parts: SplitResult) -> int:
 
 
 def _credentials(parts: SplitResult, environ: Mapping[str, str]) -> tuple[str, str]:
-    """User and password: what the URL does not tell is looked up in the environment."""
+    """User and password: what the URL lacks is looked up in the environment."""
     user = _decoded(parts.username or "", "user")
     user = user or environ.get(USER_VARIABLE) or _EVERY_BROKERS_FIRST_USER
     if parts.password is not None:

@@ -15,7 +15,7 @@ class CountedWarnings:
 
     Args:
         service: begins the names of the events, as in `worker.event_lost`.
-        log: has what tells this service from others.
+        log: carries the name of this one.
     """
 
     def __init__(self, service: str, log: structlog.stdlib.BoundLogger) -> None:
@@ -41,7 +41,7 @@ class CountedWarnings:
 
         Args:
             event: what happened.
-            kind: tells kinds of one event apart.
+            kind: of the event, if it has several.
             context: goes into the warning.
         """
         kinds = self._counts[event]

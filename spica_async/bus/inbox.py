@@ -27,15 +27,15 @@ class Unread:
 
 
 MOST_UNREAD: Final = Unread(messages=10_000, bytes=64 * 1024 * 1024)
-"""For who listens to events or broadcasts. A broker bounds nothing here: it takes for read whatever
-it has sent to a consumer that does not acknowledge."""
+"""For readers of events and broadcasts. A broker bounds nothing here: it takes for read all that it
+has sent to a consumer that does not acknowledge."""
 
 
 class Inbox(Generic[ItemT]):
     """Iterates over what is put into it, until it is closed; several tasks may read.
 
     Args:
-        most: bounds what waits; None: whoever puts does.
+        most: that may wait; None: as much as is put in.
         name: of what is read, for the log.
 
     Attributes:
@@ -57,7 +57,7 @@ class Inbox(Generic[ItemT]):
     async def __anext__(self) -> ItemT:
         entry = await self._items.get()
         if entry is None:
-            # Left in place for others who wait and for whoever asks again.
+            # Left in place for all other readers, now and later.
             self._items.put_nowait(None)
             if self._failure is not None:
                 raise self._failure
@@ -113,6 +113,6 @@ class Inbox(Generic[ItemT]):
         if entry is not None:
             self._bytes -= entry[1]
         self.dropped += 1
-        # Each doubling is told: a reader that never catches up would fill the log.
+        # Each doubling is logged: a reader that never catches up would fill the log.
         if self.dropped.bit_count() == 1:
             log.warning("bus.unread_dropped", of=self._name, dropped=self.dropped)

@@ -136,6 +136,10 @@ class MemoryBus:
             self._listeners.remove(inbox)
             inbox.close()
 
+    def let_die(self, queue: str, message: Message, reason: DeadLetterReason) -> None:
+        """Have a message die in a queue, as by the policy of a broker's operator."""
+        self._existing(queue).dead_letter(_Entry(message), reason)
+
     def _bury(self, spec: QueueSpec, entry: _Entry) -> None:
         """Put a dead entry where its queue says; as a broker does, drop it when that is nowhere."""
         target = self._queues.get(spec.dead_letter_queue or "")
@@ -211,7 +215,7 @@ class _Queue:
         if settlement is Settlement.RETURNED:
             self._take_back([delivery.entry])
         elif settlement is Settlement.REJECTED:
-            self._dead_letter(delivery.entry, DeadLetterReason.REJECTED)
+            self.dead_letter(delivery.entry, DeadLetterReason.REJECTED)
         self._hand_out()
 
     def _stop_taking(self, consumer: _Consumer) -> list[_MemoryDelivery]:
@@ -233,11 +237,11 @@ class _Queue:
         for entry in entries:
             entry.delivery_count += 1
             if limit is not None and entry.delivery_count > limit:
-                self._dead_letter(entry, DeadLetterReason.DELIVERY_LIMIT)
+                self.dead_letter(entry, DeadLetterReason.DELIVERY_LIMIT)
             else:
                 self._returned.append(entry)
 
-    def _dead_letter(self, entry: _Entry, reason: DeadLetterReason) -> None:
+    def dead_letter(self, entry: _Entry, reason: DeadLetterReason) -> None:
         letter = DeadLetter(self.spec.name, reason)
         self._bury(self.spec, _Entry(entry.message, dead_letter=letter))
 

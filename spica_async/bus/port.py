@@ -1,7 +1,7 @@
 """What coordinator and workers may expect of a bus, whatever carries it.
 
 Queues hold work: each message goes to one consumer, stays unacknowledged until that consumer
-settles it, and comes back when it does not. Events tell whoever listens at the moment. The words
+settles it, and comes back when it does not. Events reach all who listen at the moment. The words
 and the fine print follow RabbitMQ's quorum queues, so that a broker can stand behind this port.
 """
 
@@ -157,7 +157,7 @@ class Delivery(Protocol):
         """Where the message died, when it is taken from a dead-letter queue."""
 
     async def ack(self) -> None:
-        """Tell that the message is done with. Doing so again has no effect.
+        """Settle the message as done with. Doing so again has no effect.
 
         Raises:
             DeliveryLostError: the consumer was closed or lost meanwhile; redelivery follows.
@@ -191,7 +191,7 @@ class Consumer(Protocol):
 
 
 class Subscription(Protocol[ItemT_co]):
-    """An async iterator of what is told, which ends when its context is closed.
+    """An async iterator of events or broadcasts, which ends when its context is closed.
 
     Of what a reader does not take in time the oldest is dropped: see `inbox.MOST_UNREAD`.
 
@@ -209,7 +209,7 @@ class Subscription(Protocol[ItemT_co]):
 
 
 class Bus(Protocol):
-    """Work queues with acknowledgements, events by topic, and words to everybody.
+    """Work queues with acknowledgements, events by topic, and broadcasts.
 
     Any verb may raise `BusUnavailableError` and `AccessRefusedError`.
     """
@@ -226,7 +226,7 @@ class Bus(Protocol):
         """Delete the queue with what it holds, if it exists; its consumers wait for its return."""
 
     async def queue_status(self, queue: str) -> QueueStatus:
-        """Tell what the queue holds.
+        """Look up what the queue holds.
 
         Raises:
             QueueNotFoundError: there is no such queue.
@@ -263,7 +263,7 @@ class Bus(Protocol):
         """
 
     async def publish_event(self, topic: str, message: Message, *, confirmed: bool = False) -> None:
-        """Tell all who subscribe at this moment; nobody listening is no error.
+        """Send an event to all who subscribe at this moment, of whom there may be none.
 
         `topic` is words joined by dots. An event that is `confirmed` waits for the bus as a
         published message does, and is in the queues of those who keep one when this returns.
@@ -281,7 +281,7 @@ class Bus(Protocol):
         """
 
     async def broadcast(self, message: Message) -> None:
-        """Tell all who listen at this moment, of which there may be none.
+        """Send a message to all who listen at this moment, of whom there may be none.
 
         Raises:
             MessageTooLargeError: see `MAX_MESSAGE_BYTES`.

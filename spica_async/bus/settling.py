@@ -36,10 +36,10 @@ class SettledOnce(ABC):
 
     @abstractmethod
     async def _carry_out(self, settlement: Settlement) -> None:
-        """Tell the bus.
+        """Settle it with the bus.
 
         Raises:
-            DeliveryLostError: it can no longer be told.
+            DeliveryLostError: it was lost meanwhile.
         """
 
     async def ack(self) -> None:

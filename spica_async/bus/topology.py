@@ -11,15 +11,15 @@ DELIVERY_LIMIT: Final = 20
 """A backstop against a message that takes its worker down each time."""
 
 DEAD_QUEUE: Final = QueueSpec("spica.dead")
-"""Takes what nobody could handle. It has no limit of its own: there is nowhere to go from here."""
+"""Takes messages that nobody could handle. It has no limit: there is nowhere to go from here."""
 
 COMMANDS_QUEUE: Final = QueueSpec("spica.commands", DELIVERY_LIMIT, DEAD_QUEUE.name)
-"""Takes what daemons are asked to do; each command goes to one of them."""
+"""Takes commands for daemons; each command goes to one of them."""
 
 EVENTS_EXCHANGE: Final = "spica.events"
-"""Topics, for whoever listens."""
+"""A topic exchange, for all who listen."""
 CONTROL_EXCHANGE: Final = "spica.control"
-"""What every worker hears."""
+"""A fanout exchange: every worker hears all of it."""
 
 RESULTS_EXPIRE_SECONDS: Final = 24 * 60 * 60
 """How long results wait for a coordinator that is gone."""
@@ -29,7 +29,7 @@ WORKER_HEARTBEAT_TOPIC: Final = "worker.heartbeat"
 WORKER_JOINED_TOPIC: Final = "worker.joined"
 WORKER_LEFT_TOPIC: Final = "worker.left"
 WORKER_TOPICS: Final = "worker.#"
-"""All that workers tell of themselves."""
+"""All events of workers."""
 
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")
 

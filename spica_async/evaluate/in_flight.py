@@ -169,7 +169,7 @@ class Evaluations:
     async def open(self) -> AsyncIterator[Self]:
         """Declare the queues, take results and look after requests while the context is open.
 
-        Closing tells the workers that nobody waits any more, and deletes the results queue, if
+        Closing has the workers drop what they have of ours, and deletes the results queue, if
         `announces_leaving`.
 
         Raises:
@@ -217,7 +217,7 @@ class Evaluations:
 
     @property
     def resent(self) -> int:
-        """How many requests were lost on their way, as far as we could tell, and sent again."""
+        """How many requests were sent again, since they seemed to be lost on their way."""
         return self._sender.resent
 
     async def evaluate(
@@ -234,7 +234,7 @@ class Evaluations:
         Args:
             request: what to evaluate.
             on_request: awaited before the request is sent.
-            on_result: awaited before the bus is told that we have the result.
+            on_result: awaited before the result is acknowledged.
 
         Raises:
             ValueError: an evaluation of that id was asked for before.
@@ -282,7 +282,7 @@ class Evaluations:
     async def _adopt_or_not(self) -> None:
         """Adopt nothing that has nowhere to send its result to; to be called before `declare`.
 
-        A goodbye deletes the queue, and without its coordinator it expires.
+        A coordinator that leaves deletes the queue; without one it expires.
         """
         if self._adopted and not await exists(self._bus, self._results):
             for evaluation_id in self._adopted:
@@ -337,7 +337,7 @@ class Evaluations:
         await acknowledge(delivery)
 
     async def _settle(self, result: EvaluationResult) -> Discarded | None:
-        """End an evaluation with its result and wait until that is kept; or tell why it cannot."""
+        """End an evaluation with its result, once that is kept; or return why it cannot."""
         waiting = self._waiting.get(result.evaluation_id)
         if waiting is None:
             known = result.evaluation_id in self._ended
@@ -391,7 +391,7 @@ async def _keep(
     waiting: _Waiting,
     on_result: Callable[[EvaluationResult], Awaitable[None]],
 ) -> None:
-    """Have a result kept before the bus is told that we have it."""
+    """Have a result kept before it is acknowledged."""
     if result is not None:
         await on_result(result)
         waiting.kept.set()

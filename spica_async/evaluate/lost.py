@@ -1,7 +1,7 @@
 """Which of the requests that were sent are nowhere any more.
 
 Pure: no clock, no I/O. A request is with the bus or with a worker until its result comes. One that
-is in neither place for a while was lost: with a deleted queue, or with whoever took it.
+is in neither place for a while was lost: with a deleted queue, or with the worker that took it.
 """
 
 from __future__ import annotations

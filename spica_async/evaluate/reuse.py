@@ -38,7 +38,7 @@ class Reuse:
         cache: has the results.
         fingerprint: of the engine that measures.
         answers: whether results are taken from it; they are given to it in any case.
-        note: told what the user should know.
+        note: called with each line that the user should read.
     """
 
     cache: ResultCache
@@ -67,7 +67,7 @@ class Reuse:
         return Reused(result, found.measured)
 
     async def keep(self, request: EvaluationRequest, result: EvaluationResult) -> None:
-        """Keep what was measured, for whoever asks next.
+        """Keep what was measured, for the next evaluation that asks.
 
         What an older worker has measured with files of its own stays out, for nobody knows them.
         """

@@ -175,7 +175,7 @@ class RequestSender:
             self._note_sent(evaluation_id)
             sent += 1
             if self._now - began > _BLOCKED_SECONDS:
-                # The broker took nothing from anybody: what workers hold, they could not tell.
+                # The broker took nothing from anybody: workers could not report what they hold.
                 self._lost.look_anew()
                 break
         if sent:
@@ -194,6 +194,5 @@ class RequestSender:
 
 def _conflict(error: QueueConflictError) -> SpicaError:
     return SpicaError(
-        f"a queue exists with other arguments than ours: {error};"
-        " whoever declared it must delete it"
+        f"a queue exists with other arguments than ours: {error}; it has to be deleted by its owner"
     )

@@ -118,8 +118,8 @@ class BrokerNode:
         self, *, consumer_timeout_seconds: float = 1800, file_limit: int | None = None
     ) -> None:
         self.port, self._distribution_port, self._epmd_port = self._ports = _free_ports(3)
-        self._folder = Path(tempfile.mkdtemp(prefix="spica-broker-"))
-        self._pid_file = self._folder / "node.pid"
+        self.folder = Path(tempfile.mkdtemp(prefix="spica-broker-"))
+        self._pid_file = self.folder / "node.pid"
         self._file_limit = file_limit
         self._leader: subprocess.Popen[bytes] | None = None
         self._name = f"spica-{secrets.token_hex(4)}@localhost"
@@ -161,11 +161,11 @@ class BrokerNode:
             return
         self._end()
         self._pid_file.unlink(missing_ok=True)
-        with (self._folder / "console.log").open("ab") as console:
+        with (self.folder / "console.log").open("ab") as console:
             leader = self._leader = subprocess.Popen(
                 ["/bin/sh", "-c", _LEADER],
                 env=self._environment,
-                cwd=self._folder,
+                cwd=self.folder,
                 stdin=subprocess.PIPE,
                 stdout=console,
                 stderr=console,
@@ -217,7 +217,7 @@ class BrokerNode:
     def close(self) -> None:
         """Kill the node and remove its folder."""
         self._end()
-        shutil.rmtree(self._folder)
+        shutil.rmtree(self.folder)
 
     def recover(self) -> None:
         """Start the node when it does not run, and take back what keeps it from serving."""
@@ -233,7 +233,7 @@ class BrokerNode:
 
     def log_tail(self, lines: int = 40) -> str:
         """The end of what the node logged, and of what it printed."""
-        logs = [self._folder / "node.log", self._folder / "console.log"]
+        logs = [self.folder / "node.log", self.folder / "console.log"]
         texts = [log.read_text(errors="replace") for log in logs if log.exists()]
         return "\n".join("\n".join(text.splitlines()[-lines:]) for text in texts)
 
@@ -371,7 +371,7 @@ class BrokerNode:
             command,
             input=stdin,
             env=self._environment,
-            cwd=self._folder,
+            cwd=self.folder,
             capture_output=True,
             text=True,
             timeout=CONTROL_SECONDS,
@@ -383,7 +383,7 @@ class BrokerNode:
         return done.stdout
 
     def _prepare(self, consumer_timeout_seconds: float) -> dict[str, str]:
-        folder = self._folder
+        folder = self.folder
         config = _CONFIG.format(
             port=self.port,
             consumer_timeout_ms=int(consumer_timeout_seconds * 1000),

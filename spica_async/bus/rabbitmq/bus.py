@@ -54,7 +54,7 @@ DEFAULT_CONNECT_SECONDS: Final = 30.0
 _SLOW_SECONDS: Final = 3.0
 """After so long without an answer the broker is taken not to want messages."""
 _EVENT_SECONDS: Final = 1.0
-"""Who listens to events is not worth more of a worker's time."""
+"""A worker waits no longer for those who listen to events."""
 _MOST_NAME_BYTES: Final = 255
 
 
@@ -262,7 +262,7 @@ class RabbitBus:
             await self._persistently(send, doing)
 
     def _alone(self, message: Message) -> asyncio.Lock:
-        """Keeps messages of one id apart: by it alone the library tells returned ones apart."""
+        """A lock for messages of one id, by which alone the library knows those that come back."""
         return self._same_id.setdefault(message.message_id, asyncio.Lock())
 
     async def _declare(self, what: str, spec: Spec) -> None:

@@ -32,7 +32,7 @@ from spica_async.bus.rabbitmq.link import Link, retrying
 log = structlog.get_logger(__name__)
 
 _REFRESH_SECONDS: Final = 150.0
-"""An idle consumer moves to a new channel after so long. RabbitMQ 3.10 forgets to tell a consumer
+"""An idle consumer moves to a new channel after so long. RabbitMQ 3.10 forgets a consumer
 whose queue is deleted and declared again at once, and hands it nothing more for ever."""
 
 

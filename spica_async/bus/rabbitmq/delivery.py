@@ -78,7 +78,7 @@ class RabbitDelivery(SettledOnce):
 
 
 def last_death(headers: Mapping[str, Any]) -> DeadLetter | None:
-    """Where and why a message died last, read from `x-death`; None for whoever has not died."""
+    """Where and why a message died last, read from `x-death`; None if it has not died."""
     deaths = headers.get("x-death")
     if not isinstance(deaths, list) or not deaths or not isinstance(deaths[0], Mapping):
         return None

@@ -1,4 +1,4 @@
-"""What the client library raises, in words that tell what to do about it."""
+"""Translates the errors of the client library into ours."""
 
 from __future__ import annotations
 

@@ -19,32 +19,32 @@ class BusState(StrEnum):
 
 
 OnState = Callable[[BusState, str], None]
-"""Told of a new state, and why, in one line for a person."""
+"""Called with a new state, and why, in one line for a person."""
 
 _BLOCKED = "it does not answer; is its memory or its disk short?"
 
 
 class StateReport:
-    """Tells `on_state` of every change of the whole, once."""
+    """Puts the states of connections and verbs together, and reports each change once."""
 
     def __init__(self, on_state: OnState | None) -> None:
         self._on_state = on_state
         self._lost: dict[str, str] = {}
         self._slow = 0
-        self._told: tuple[BusState, str] | None = None
+        self._reported: tuple[BusState, str] | None = None
 
     def of(self, link: str) -> OnState:
-        """What the named connection tells its state to."""
+        """The listener for the state of the named connection."""
 
-        def tell(state: BusState, why: str) -> None:
+        def report(state: BusState, why: str) -> None:
             if state is BusState.CONNECTED:
                 self._lost.pop(link, None)
             else:
                 self._lost[link] = why
-            self._tell()
+            self._report()
 
         self._lost[link] = "not tried yet"
-        return tell
+        return report
 
     @contextmanager
     def slow_after(self, delay_seconds: float) -> Iterator[None]:
@@ -55,28 +55,28 @@ class StateReport:
             nonlocal began
             began = True
             self._slow += 1
-            self._tell()
+            self._report()
 
         timer = asyncio.get_running_loop().call_later(delay_seconds, begin)
         try:
             yield
         except BaseException:
-            # To give up is no sign that it is over: whoever succeeds next tells that.
+            # To give up is no sign that it is over: the next success reports that.
             self._slow -= began
             raise
         finally:
             timer.cancel()
         self._slow -= began
-        if self._told != (BusState.CONNECTED, ""):
-            self._tell()
+        if self._reported != (BusState.CONNECTED, ""):
+            self._report()
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         state, why = BusState.CONNECTED, ""
         if self._lost:
             state, why = BusState.CONNECTING, next(iter(self._lost.values()))
         elif self._slow:
             state, why = BusState.BLOCKED, _BLOCKED
-        if (state, why) != self._told:
-            self._told = (state, why)
+        if (state, why) != self._reported:
+            self._reported = (state, why)
             if self._on_state is not None:
                 self._on_state(state, why)

@@ -28,7 +28,7 @@ log = structlog.get_logger(__name__)
 
 _QUIET_SECONDS: Final = 300.0
 """After so long without a word the queue is bound anew: an exchange that was deleted and declared
-again has forgotten who listened, and tells nobody."""
+again has forgotten who listened."""
 
 
 class RabbitSubscription(Generic[ItemT]):

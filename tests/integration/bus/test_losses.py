@@ -7,7 +7,9 @@ import random
 from contextlib import suppress
 
 import pytest
+from aio_pika.abc import AbstractChannel
 from support.broker import VirtualHost
+from support.faults.channels import break_channels
 from support.proxy import Method, Side, TcpProxy
 
 from spica_async.bus.port import (
@@ -18,6 +20,7 @@ from spica_async.bus.port import (
     Message,
 )
 from spica_async.bus.rabbitmq import BusState, RabbitBus
+from spica_async.bus.rabbitmq.link import Link
 
 from .conftest import Diary, OpenBus
 
@@ -45,68 +48,61 @@ async def names_until_empty(bus: RabbitBus) -> list[str]:
             return names
 
 
-class TestBrokerKilledAndStartedAgain:
-    async def test_nothing_confirmed_is_lost_and_all_goes_on_by_itself(
-        self, bus: RabbitBus, broker_vhost: VirtualHost, diary: Diary
-    ) -> None:
-        node = broker_vhost.node
-        await bus.publish("work", message("held"))
-        await bus.publish("work", message("waiting"))
-        async with (
-            bus.consume("work", prefetch=1) as consumer,
-            bus.subscribe("#") as events,
-            bus.listen() as words,
+async def test_a_broker_that_is_killed_loses_nothing_confirmed_and_all_goes_on_by_itself(
+    bus: RabbitBus, broker_vhost: VirtualHost, diary: Diary
+) -> None:
+    node = broker_vhost.node
+    await bus.publish("work", message("held"))
+    await bus.publish("work", message("waiting"))
+    async with (
+        bus.consume("work", prefetch=1) as consumer,
+        bus.subscribe("#") as events,
+        bus.listen() as words,
+    ):
+        held = await take(consumer)
+        await asyncio.to_thread(node.kill)
+        await diary.until(BusState.CONNECTING)
+        async with asyncio.TaskGroup() as group:
+            publishing = group.create_task(bus.publish("work", message("meanwhile")))
+            await asyncio.to_thread(node.start)
+            await publishing
+        await diary.until(BusState.CONNECTED)
+        with pytest.raises(DeliveryLostError, match="held"):
+            await held.ack()
+        seen = {}
+        for _ in range(3):
+            delivery = await take(consumer)
+            seen[delivery.message.message_id] = delivery.delivery_count
+            await delivery.ack()
+        # A count of deliveries need not outlive a broker that is killed.
+        assert seen.keys() == {"held", "waiting", "meanwhile"}
+        await bus.broadcast(message("word"))
+        await bus.publish_event("topic", message("event"))
+        async with asyncio.timeout(60):
+            assert (await anext(words)).message_id == "word"
+            assert (await anext(events)).message.message_id == "event"
+    states = [state for state, _ in diary.entries]
+    assert states[0] is BusState.CONNECTED
+    assert states[-1] is BusState.CONNECTED
+    assert BusState.CONNECTING in states
+
+
+async def test_verbs_wait_no_longer_than_their_patience_and_events_not_at_all(
+    open_bus: OpenBus, proxy: TcpProxy, broker_vhost: VirtualHost, diary: Diary
+) -> None:
+    async with open_bus(proxy.url(broker_vhost.url), patience_seconds=0.5) as bus:
+        proxy.refuse()
+        proxy.cut()
+        assert await diary.until(BusState.CONNECTING)
+        for verb in (
+            bus.publish("work", message("a")),
+            bus.broadcast(message("a")),
+            bus.queue_status("work"),
+            bus.consume("work", prefetch=1).__aenter__(),
+            bus.subscribe("#").__aenter__(),
         ):
-            held = await take(consumer)
-            await asyncio.to_thread(node.kill)
-            await diary.until(BusState.CONNECTING)
-            async with asyncio.TaskGroup() as group:
-                publishing = group.create_task(bus.publish("work", message("meanwhile")))
-                await asyncio.to_thread(node.start)
-                await publishing
-            await diary.until(BusState.CONNECTED)
-            with pytest.raises(DeliveryLostError, match="held"):
-                await held.ack()
-            seen = {}
-            for _ in range(3):
-                delivery = await take(consumer)
-                seen[delivery.message.message_id] = delivery.delivery_count
-                await delivery.ack()
-            # A count of deliveries need not outlive a broker that is killed.
-            assert seen.keys() == {"held", "waiting", "meanwhile"}
-            await bus.broadcast(message("word"))
-            await bus.publish_event("topic", message("event"))
-            async with asyncio.timeout(60):
-                assert (await anext(words)).message_id == "word"
-                assert (await anext(events)).message.message_id == "event"
-        states = [state for state, _ in diary.entries]
-        assert states[0] is BusState.CONNECTED
-        assert states[-1] is BusState.CONNECTED
-        assert BusState.CONNECTING in states
-
-    async def test_verbs_wait_no_longer_than_their_patience(
-        self, open_bus: OpenBus, broker_vhost: VirtualHost, diary: Diary
-    ) -> None:
-        async with open_bus(broker_vhost.url, patience_seconds=0.5) as bus:
-            await asyncio.to_thread(broker_vhost.node.kill)
-            await diary.until(BusState.CONNECTING)
-            for verb in (
-                bus.publish("work", message("a")),
-                bus.broadcast(message("a")),
-                bus.queue_status("work"),
-                bus.consume("work", prefetch=1).__aenter__(),
-                bus.subscribe("#").__aenter__(),
-            ):
-                with pytest.raises(BusUnavailableError, match=r"0\.5 s"):
-                    await verb
-
-    async def test_an_event_does_not_wait_at_all(
-        self, bus: RabbitBus, broker_vhost: VirtualHost, diary: Diary
-    ) -> None:
-        await asyncio.to_thread(broker_vhost.node.kill)
-        why = await diary.until(BusState.CONNECTING)
-        assert why
-        # Each connection finds out for itself: this one may still take the broker for alive.
+            with pytest.raises(BusUnavailableError, match=r"0\.5 s"):
+                await verb
         with pytest.raises(BusUnavailableError, match="event topic: the broker"):
             async with asyncio.timeout(20):
                 await bus.publish_event("topic", message("event"))
@@ -167,12 +163,13 @@ async def test_a_stalled_connection_is_given_up_after_its_heartbeats(
     assert await diary.until(BusState.CONNECTED) == ""
 
 
-async def test_a_channel_that_is_closed_by_an_error_is_replaced(bus: RabbitBus) -> None:
+async def test_a_channel_that_is_closed_by_an_error_is_replaced(
+    bus: RabbitBus, broker_vhost: VirtualHost
+) -> None:
     await bus.publish("work", message("a"))
     async with bus.consume("work", prefetch=1) as consumer:
         lost = await take(consumer)
-        # No delivery of that number: the broker closes the channel.
-        await lost._incoming.channel.basic_ack(999)  # type: ignore[attr-defined]  # our own class
+        assert await asyncio.to_thread(break_channels, broker_vhost.node, "spica-test") >= 1
         again = await take(consumer)
         assert (again.message.message_id, again.delivery_count) == ("a", 1)
         with pytest.raises(DeliveryLostError):
@@ -231,16 +228,23 @@ async def test_an_idle_consumer_moves_to_a_new_channel_and_loses_nothing(
     bus: RabbitBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("spica_async.bus.rabbitmq.consumer._REFRESH_SECONDS", 0.005)
-    channels = set()
+    opened = 0
+    open_channel = Link.open_channel
+
+    async def counted(link: Link, *, confirms: bool = False) -> AbstractChannel:
+        nonlocal opened
+        opened += 1
+        return await open_channel(link, confirms=confirms)
+
+    monkeypatch.setattr(Link, "open_channel", counted)
     taken = []
     async with bus.consume("work", prefetch=1) as consumer:
         for number in range(60):
             await bus.publish("work", message(str(number)))
             delivery = await take(consumer)
-            channels.add(consumer._channel)  # type: ignore[attr-defined]  # our own class
             taken.append(delivery.message.message_id)
             # What was handed out can be settled: it would be evaluated twice otherwise.
             await delivery.ack()
             await asyncio.sleep(random.uniform(0, 0.02))
     assert taken == [str(number) for number in range(60)]
-    assert len(channels) > 5
+    assert opened > 5

@@ -16,10 +16,9 @@ from schemas.messages import (
     EvaluationCompleted,
     EvaluationRequested,
 )
-from spica_async.bus.memory import MemoryBus, _Entry
+from spica_async.bus.memory import MemoryBus
 from spica_async.bus.port import (
     Consumer,
-    DeadLetter,
     DeadLetterReason,
     Message,
     QueueStatus,
@@ -38,11 +37,6 @@ SOON_SECONDS = 1.0
 
 def kinds(evaluations: Evaluations) -> dict[str, int]:
     return dict(evaluations.warnings.kinds("dead_letter_dropped"))
-
-
-def die(bus: MemoryBus, message: Message, reason: DeadLetterReason) -> None:
-    letter = DeadLetter(REQUESTS, reason)
-    bus._queues[DEAD_QUEUE.name].put(_Entry(message, dead_letter=letter))
 
 
 def others_request(name: str = "theirs") -> Message:
@@ -105,7 +99,7 @@ def test_a_request_that_a_policy_has_dropped_is_sent_again_without_a_hurry(
             asked = group.create_task(evaluations.evaluate(request()))
             delivery = await anext(requests)
             await delivery.ack()
-            die(bus, delivery.message, reason)
+            bus.let_die(REQUESTS, delivery.message, reason)
             await assert_quiet(bus, REQUESTS, DEAD_QUEUE.name)
             again = await anext(requests)
             assert again.message == delivery.message
@@ -125,7 +119,7 @@ def test_another_coordinator_hears_what_became_of_its_request() -> None:
             theirs = await stack.enter_async_context(
                 bus.consume(results_queue("other").name, prefetch=1)
             )
-            die(bus, others_request(), DeadLetterReason.DELIVERY_LIMIT)
+            bus.let_die(REQUESTS, others_request(), DeadLetterReason.DELIVERY_LIMIT)
             message = (await anext(theirs)).message
             assert message.type == EVALUATION_COMPLETED
             result = EvaluationCompleted.model_validate_json(message.body).data
@@ -171,17 +165,25 @@ def test_what_nobody_waits_for_ends_here_once_and_is_counted() -> None:
         )
         huge = others_request("x" * 600_000)
         async with opened(bus) as (evaluations, _):
-            die(bus, others_request(), DeadLetterReason.REJECTED)
-            die(bus, ours, DeadLetterReason.REJECTED)
+            bus.let_die(REQUESTS, others_request(), DeadLetterReason.REJECTED)
+            bus.let_die(REQUESTS, ours, DeadLetterReason.REJECTED)
             await asyncio.sleep(SOON_SECONDS)
             await bus.declare_queue(results_queue("other"))
-            die(bus, huge, DeadLetterReason.REJECTED)
-            die(bus, others_request(), DeadLetterReason.EXPIRED)
-            die(bus, Message(b"{}", "m", EVALUATION_REQUESTED, RESULTS), DeadLetterReason.REJECTED)
-            die(bus, Message(b"{}", "m", "nonsense", RESULTS), DeadLetterReason.REJECTED)
+            bus.let_die(REQUESTS, huge, DeadLetterReason.REJECTED)
+            bus.let_die(REQUESTS, others_request(), DeadLetterReason.EXPIRED)
+            bus.let_die(
+                REQUESTS,
+                Message(b"{}", "m", EVALUATION_REQUESTED, RESULTS),
+                DeadLetterReason.REJECTED,
+            )
+            bus.let_die(
+                REQUESTS, Message(b"{}", "m", "nonsense", RESULTS), DeadLetterReason.REJECTED
+            )
             no_address = Message(ours.body, "m", EVALUATION_REQUESTED)
-            die(bus, no_address, DeadLetterReason.REJECTED)
-            die(bus, Message(completed(), "m", EVALUATION_COMPLETED), DeadLetterReason.REJECTED)
+            bus.let_die(REQUESTS, no_address, DeadLetterReason.REJECTED)
+            bus.let_die(
+                REQUESTS, Message(completed(), "m", EVALUATION_COMPLETED), DeadLetterReason.REJECTED
+            )
             await bus.publish(DEAD_QUEUE.name, ours)
             await assert_quiet(bus, REQUESTS, RESULTS, DEAD_QUEUE.name)
             assert kinds(evaluations) == {
@@ -203,7 +205,7 @@ def test_of_thousands_of_dead_letters_one_of_each_kind_is_logged() -> None:
             for number in range(10_000):
                 message = Message(b"", str(number), "nonsense")
                 if number % 2:
-                    die(bus, message, DeadLetterReason.REJECTED)
+                    bus.let_die(REQUESTS, message, DeadLetterReason.REJECTED)
                 else:
                     await bus.publish(DEAD_QUEUE.name, message)
             await assert_quiet(bus, DEAD_QUEUE.name)
@@ -218,7 +220,7 @@ def test_what_is_logged_of_a_message_is_short() -> None:
     async def main() -> None:
         bus = MemoryBus()
         async with opened(bus):
-            die(bus, others_request("x" * 600_000), DeadLetterReason.EXPIRED)
+            bus.let_die(REQUESTS, others_request("x" * 600_000), DeadLetterReason.EXPIRED)
             await assert_quiet(bus, DEAD_QUEUE.name)
 
     with capture_logs() as events:
@@ -238,8 +240,8 @@ def test_what_was_given_up_holds_up_no_dead_letters_of_others() -> None:
         ours = Message(body, "ours", EVALUATION_REQUESTED, RESULTS)
         async with opened(bus, parallel=1, earlier=Earlier(2, ["ours"])) as (evaluations, _):
             await evaluations.cancel(grace_seconds=60)
-            die(bus, ours, DeadLetterReason.DELIVERY_LIMIT)
-            die(bus, others_request(), DeadLetterReason.DELIVERY_LIMIT)
+            bus.let_die(REQUESTS, ours, DeadLetterReason.DELIVERY_LIMIT)
+            bus.let_die(REQUESTS, others_request(), DeadLetterReason.DELIVERY_LIMIT)
             async with bus.consume(results_queue("other").name, prefetch=1) as others:
                 async with asyncio.timeout(SOON_SECONDS):
                     assert (await anext(others)).message.type == EVALUATION_COMPLETED
