@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
@@ -20,9 +22,15 @@ def log_to_stderr(*, as_json: bool = False) -> None:
     _log_to(sys.stderr, logging.INFO, structlog.processors.JSONRenderer() if as_json else None)
 
 
-def log_to_file(path: Path) -> None:
-    """Everything from here on goes to `path`, one JSON-free line per event."""
-    _log_to(path.open("a", encoding="utf-8", buffering=1), logging.INFO)
+@contextmanager
+def logging_to_file(path: Path) -> Iterator[None]:
+    """Everything goes to `path` while the context is open, one JSON-free line per event."""
+    with path.open("a", encoding="utf-8", buffering=1) as file:
+        _log_to(file, logging.INFO)
+        try:
+            yield
+        finally:
+            log_warnings_to_stderr()
 
 
 def _log_to(stream: TextIO, level: int, renderer: structlog.typing.Processor | None = None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import typer
@@ -23,15 +24,19 @@ def run_as_program(app: typer.Typer) -> None:
         run_app(app)
 
 
-def run_app(app: typer.Typer) -> None:
+def run_app(app: typer.Typer, arguments: Sequence[str] | None = None) -> None:
     """Run a command line; what a person can act on is one message, never a traceback.
+
+    Args:
+        app: has the commands.
+        arguments: without the program's name; None: those of this process.
 
     Raises:
         SystemExit: with the exit code.
     """
     try:
         _check_current_folder()
-        app()
+        app(args=arguments)
     except InputError as error:
         _exit(error, EXIT_BAD_INPUT)
     except TimeUpError as error:

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import (
     AbstractAsyncContextManager,
     AsyncExitStack,
+    ExitStack,
     asynccontextmanager,
     nullcontext,
 )
@@ -23,7 +24,7 @@ from schemas.results import SweepResult
 from spica_async.bus.broker_options import BrokerOptions, connected
 from spica_async.bus.memory import MemoryBus
 from spica_async.bus.port import Bus
-from spica_async.cli.logs import log_to_file, log_warnings_to_stderr
+from spica_async.cli.logs import log_warnings_to_stderr, logging_to_file
 from spica_async.cli.options import DEFAULT_OUTPUT, SweepFlags
 from spica_async.config.inputs import Inputs, inputs_of, read_inputs
 from spica_async.errors import InputError, first_cause
@@ -132,15 +133,16 @@ def _run_job(job: Job, options: RunOptions, progress: ProgressConsole, *, as_jso
     for line in options.broker.notes if options.broker is not None else ():
         progress.print_line(line)
     slots = _slots(options, parallel_evals=job.inputs.config.sweep.parallel_evals)
-    try:
-        with showing(goal, progress, fleet=options.broker is not None) as display:
-            result = asyncio.run(_run(job, options, slots, display))
-    except asyncio.CancelledError:
-        where = options.output
-        progress.print(f"interrupted; what was found, if anything, is in {where}", markup=False)
-        return EXIT_INTERRUPTED
-    except BaseExceptionGroup as group:
-        raise first_cause(group) from group
+    with ExitStack() as logs:
+        try:
+            with showing(goal, progress, fleet=options.broker is not None) as display:
+                result = asyncio.run(_run(job, options, slots, display, logs))
+        except asyncio.CancelledError:
+            where = options.output
+            progress.print(f"interrupted; what was found, if anything, is in {where}", markup=False)
+            return EXIT_INTERRUPTED
+        except BaseExceptionGroup as group:
+            raise first_cause(group) from group
     if as_json:
         sys.stdout.write(json.dumps(result.model_dump(mode="json"), indent=2) + "\n")
     else:
@@ -192,7 +194,9 @@ def _slots(options: RunOptions, *, parallel_evals: int) -> int:
     return min(checked_slots(options.slots), parallel_evals)
 
 
-async def _run(job: Job, options: RunOptions, slots: int, display: Display) -> SweepResult:
+async def _run(
+    job: Job, options: RunOptions, slots: int, display: Display, logs: ExitStack
+) -> SweepResult:
     stop = SweepStop(grace_seconds=options.grace_seconds)
     # The last one is the end of the terminal.
     Interrupts(stop).listen(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -203,7 +207,7 @@ async def _run(job: Job, options: RunOptions, slots: int, display: Display) -> S
         )
 
         def companion(plan: SweepPlan, folder: FolderWriter) -> AbstractAsyncContextManager[None]:
-            log_to_file(folder.logs / "coordinator.log")
+            logs.enter_context(logging_to_file(folder.logs / "coordinator.log"))
             if not slots:
                 return nullcontext()
             display.planning(f"starting {slots} replay slots")

@@ -1,16 +1,25 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 import yaml
-from support.commands import Spica, WriteConfig, run_in, small_sweep
+from support.commands import Spica, WriteConfig, run_here, run_in, small_sweep
 
 
 @pytest.fixture
-def spica(tmp_path: Path) -> Spica:
+def spica(tmp_path: Path) -> Iterator[Spica]:
+    yield partial(run_here, tmp_path)
+    structlog.reset_defaults()
+
+
+@pytest.fixture
+def spica_process(tmp_path: Path) -> Spica:
+    """For what a process of its own shows, and for tests that have an event loop already."""
     return partial(run_in, tmp_path)
 
 

@@ -143,14 +143,14 @@ def test_slots_of_its_own_do_without_other_workers(
 
 
 async def test_a_queue_that_somebody_made_otherwise_ends_the_sweep(
-    spica: Spica, write_config: WriteConfig, broker_vhost: VirtualHost
+    spica_process: Spica, write_config: WriteConfig, broker_vhost: VirtualHost
 ) -> None:
     name = requests_queue(engine_fingerprint()).name
     async with await aio_pika.connect(broker_vhost.url) as connection:
         channel = await connection.channel()
         await channel.declare_queue(name, durable=True)
 
-    finished = spica("run", write_config(small_sweep()), "--bus", broker_vhost.url)
+    finished = spica_process("run", write_config(small_sweep()), "--bus", broker_vhost.url)
 
     assert finished.code == 1
     assert finished.stderr.count("error:") == 1, finished.stderr

@@ -138,8 +138,8 @@ def test_a_broker_that_refuses_the_user(spica: Spica, broker_vhost: VirtualHost)
 
 
 async def test_health_is_a_connection_to_the_broker(
-    spica: Spica, broker_vhost: VirtualHost
+    spica_process: Spica, broker_vhost: VirtualHost
 ) -> None:
-    one_error(spica("health", "--bus", "amqp://127.0.0.1:1"), 1, "127.0.0.1:1")
+    one_error(spica_process("health", "--bus", "amqp://127.0.0.1:1"), 1, "127.0.0.1:1")
     async with await aio_pika.connect(broker_vhost.url):
-        assert spica("health", "--bus", broker_vhost.url).code == 0
+        assert spica_process("health", "--bus", broker_vhost.url).code == 0

@@ -110,11 +110,13 @@ def test_a_reader_of_the_progress_may_leave(write_config: WriteConfig, tmp_path:
 
 
 def test_a_terminal_without_the_characters_gets_the_result_all_the_same(
-    spica: Spica, write_config: WriteConfig, monkeypatch: pytest.MonkeyPatch
+    spica_process: Spica, write_config: WriteConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONIOENCODING", "ascii")
 
-    finished = spica("run", write_config(small_sweep()), "--json", "--output", "r\u00e9sultats")
+    finished = spica_process(
+        "run", write_config(small_sweep()), "--json", "--output", "r\u00e9sultats"
+    )
 
     assert finished.code == 0, finished.stderr
     assert finished.stdout.isascii()
@@ -197,9 +199,9 @@ def test_the_end_of_the_terminal_ends_the_planning(
 
 
 @pytest.mark.parametrize("module", ["spica_async", "spica-async"])
-def test_the_version(module: str, spica: Spica) -> None:
+def test_the_version(module: str, spica_process: Spica) -> None:
     if module == "spica_async":
-        finished = spica("--version")
+        finished = spica_process("--version")
         assert finished.code == 0
         assert finished.stdout.startswith("spica-async ")
         return

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import chdir, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import pytest
+
+from spica_async.cli.app import app
+from spica_async.cli.program import run_app
 
 TIMEOUT_SECONDS = 240
 
@@ -35,6 +42,19 @@ def run_in(folder: Path, *arguments: str) -> Finished:
         check=False,
     )
     return Finished(done.returncode, done.stdout, done.stderr)
+
+
+def run_here(folder: Path, *arguments: str) -> Finished:
+    """As `run_in`, in this process, which saves the second that a new one begins with."""
+    with (
+        chdir(folder),
+        redirect_stdout(io.StringIO()) as stdout,
+        redirect_stderr(io.StringIO()) as stderr,
+        pytest.raises(SystemExit) as ended,
+    ):
+        run_app(app, arguments)
+    assert isinstance(ended.value.code, int)
+    return Finished(ended.value.code, stdout.getvalue(), stderr.getvalue())
 
 
 def small_sweep(**changes: Any) -> dict[str, Any]:

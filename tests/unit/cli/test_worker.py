@@ -34,9 +34,8 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
             return outcome
 
         monkeypatch.setattr(cli, "run_program", work)
-        monkeypatch.setattr("sys.argv", ["spica-worker", *arguments])
         with pytest.raises(SystemExit) as ended:
-            run_app(cli.app)
+            run_app(cli.app, arguments)
         assert isinstance(ended.value.code, int)
         return ended.value.code, seen[0] if seen else None
 

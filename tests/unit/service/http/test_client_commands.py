@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import json
 import re
 import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, redirect_stderr, redirect_stdout
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 import yaml
-from support.commands import Finished, small_sweep
+from support.commands import Finished, run_here, small_sweep
 from support.daemon_http import SETTINGS, TOKEN, running
 from support.fake_control import FakeControl, ranked, record
 from support.results import RESULT
@@ -32,8 +32,6 @@ from schemas.lifecycle import (
     SweepStarted,
 )
 from schemas.results import SweepStatus, Tally
-from spica_async.cli.app import app
-from spica_async.cli.program import run_app
 from spica_async.errors import SpicaError
 from spica_async.service.http.settings import HttpSettings
 
@@ -43,23 +41,12 @@ Spica = Callable[..., Awaitable[Finished]]
 
 
 @pytest.fixture
-def spica(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Spica:
-    """Runs `spica-async` in a thread beside the server, which saves a second for each."""
-    monkeypatch.chdir(tmp_path)
+def spica(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Spica]:
+    """Runs `spica-async` in a thread beside the server, whose log is none of its output."""
     monkeypatch.setenv("SPICA_DAEMON_TOKEN", TOKEN)
-
-    def run(*arguments: str) -> Finished:
-        monkeypatch.setattr(sys, "argv", ["spica-async", *arguments])
-        with (
-            redirect_stdout(io.StringIO()) as stdout,
-            redirect_stderr(io.StringIO()) as stderr,
-            pytest.raises(SystemExit) as ended,
-        ):
-            run_app(app)
-        assert isinstance(ended.value.code, int)
-        return Finished(ended.value.code, stdout.getvalue(), stderr.getvalue())
-
-    return lambda *arguments: asyncio.to_thread(run, *arguments)
+    structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
+    yield lambda *arguments: asyncio.to_thread(run_here, tmp_path, *arguments)
+    structlog.reset_defaults()
 
 
 @pytest.fixture
