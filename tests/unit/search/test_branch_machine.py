@@ -327,10 +327,10 @@ class AnyContinuous(RuleBasedStateMachine):
             assert self.state.phase in (Phase.ASKING, Phase.WAITING)
 
 
-AnyContinuous.TestCase.settings = settings(deadline=None, max_examples=150, stateful_step_count=60)
+AnyContinuous.TestCase.settings = settings(deadline=None, max_examples=75, stateful_step_count=60)
 TestAnyContinuous = AnyContinuous.TestCase
 
-AnyRounds.TestCase.settings = settings(deadline=None, max_examples=150, stateful_step_count=60)
+AnyRounds.TestCase.settings = settings(deadline=None, max_examples=75, stateful_step_count=60)
 TestAnyRounds = AnyRounds.TestCase
 
 
@@ -380,7 +380,7 @@ class Remembering(dict[str, Verdict]):
         return self[key]
 
 
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=40)
 @given(
     st.data(),
     st.integers(1, 4),
@@ -398,7 +398,7 @@ def test_the_order_of_arrival_changes_nothing(
     assert first == second
 
 
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=40)
 @given(
     st.data(),
     st.integers(1, 3),
@@ -416,7 +416,7 @@ def test_without_a_success_so_many_distinct_samples_are_tried_in_any_order(
     assert 11 * per_round <= tried <= 11 * per_round + max(parallel, batch) + batch
 
 
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=40)
 @given(st.data(), st.integers(1, 4), st.integers(1, 5))
 def test_enumerated_points_end_exhausted_or_with_their_one_cause(
     data: st.DataObject, target: int, max_rounds: int

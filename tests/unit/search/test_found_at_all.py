@@ -9,6 +9,7 @@ import itertools
 import math
 import random
 from collections.abc import Callable
+from functools import cache
 
 import pytest
 
@@ -60,10 +61,21 @@ def point(assignment: Assignment) -> tuple[object, ...]:
     return tuple(assignment[parameter.name] for parameter in PARAMETERS)
 
 
+@cache
+def drawn(seed: int, number: int) -> tuple[object, ...]:
+    """The point of a suggestion; the first is the middle."""
+    if not number:
+        return point(centre(PARAMETERS))
+    study = Study("agg", seed, PARAMETERS, (Objective("objective", maximize=True),))
+    return point(draw(study, number))
+
+
+@cache
 def scattered(share: float, seed: int) -> set[tuple[object, ...]]:
     return set(random.Random(seed).sample(POINTS, round(share * len(POINTS))))
 
 
+@cache
 def together(share: float, seed: int) -> set[tuple[object, ...]]:
     """The points around one of them, as far as the share goes."""
     middle = random.Random(seed).choice(POINTS)
@@ -76,13 +88,9 @@ def together(share: float, seed: int) -> set[tuple[object, ...]]:
 
 def tried_until_found(state: BranchState, feasible: set[tuple[object, ...]], seed: int) -> int:
     """The suggestions until the first success; 0 if the branch ends without one."""
-    study = Study("agg", seed, PARAMETERS, (Objective("objective", maximize=True),))
     while not state.finished:
         first = state.attempts
-        points = [
-            point(draw(study, number) if number else centre(PARAMETERS))
-            for number in range(first, first + state.wanted)
-        ]
+        points = [drawn(seed, number) for number in range(first, first + state.wanted)]
         dispositions, _ = state.suggested([str(one) for one in points])
         for one, what in zip(points, dispositions, strict=True):
             if what is Disposition.NEW:
