@@ -127,7 +127,7 @@ class BranchDriver:
     def keep_in_flight(self, parallel: int) -> None:
         """Keep so many samples in flight, where the schedule does not wait for whole rounds."""
         state = self.branch.state
-        if isinstance(state, ContinuousState) and not state.finished:
+        if isinstance(state, ContinuousState):
             state.keep_in_flight(parallel)
             self._to_observe.put_nowait([])
 

@@ -340,3 +340,25 @@ def test_final_phases_are_final() -> None:
     for phase in Phase:
         with pytest.raises(RuntimeError, match=f"does not go from completed to {phase}"):
             state._move(phase)
+
+
+@pytest.mark.parametrize("wrong", [{"batch": 0}, {"parallel": 0}])
+def test_a_continuous_branch_needs_something_to_do(wrong: dict[str, int]) -> None:
+    numbers = {"per_round": 1, "max_rounds": 1, "parallel": 1, "batch": 1, **wrong}
+    with pytest.raises(ValueError, match=f"{next(iter(wrong))} is 1 or more"):
+        ContinuousState(**numbers)
+
+
+def test_slots_change_nothing_for_a_branch_that_has_ended() -> None:
+    state = ContinuousState(per_round=1, max_rounds=1, parallel=1, batch=1)
+    drain(state, lambda _: FEASIBLE)
+    state.keep_in_flight(5)
+    assert (state.phase, state.wanted) == (Phase.COMPLETED, 0)
+
+
+def test_the_target_of_a_round_is_no_more_than_the_list_has_left() -> None:
+    assert RoundsState(per_round=3, max_rounds=2).target == 3
+    state = RoundsState(per_round=3, max_rounds=2, points=4)
+    assert (state.target, state.unique_successes) == (3, 0)
+    one_by_one(state, ["a", "b", "c"])
+    assert (state.round, state.target) == (2, 1)

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
-from support.searching import SEARCHED, Ledger, run_search, throughput_of
+from support.facts import all_broken, branch_of
+from support.searching import SEARCHED, run_search, throughput_of
 
 from schemas.config import SmartSearchConfig
-from schemas.journal import BranchFact, Concluded, Measured, Observed, OptimizerCosts, Suggested
-from schemas.messages import EvaluationResult, Measurement, Sample
-from spica_async.optimizer.proposals import Proposal
+from schemas.journal import BranchFact, Concluded
+from schemas.messages import Measurement, Sample
 from spica_async.plan.types import SweepPlan
 from spica_async.report.screen import best_so_far
-from spica_async.search.branch import Branch, patience
+from spica_async.search.branch import Branch
 from spica_async.search.branch_resume import BranchRestorer
-from spica_async.search.branches import sample_context
 from spica_async.search.result import branch_result
-from spica_async.search.schedule import ContinuousState, Phase
+from spica_async.search.schedule import Phase
 
 # More samples than the budget, so that they are no list: a branch without any is given up by 22.
 SWEEP = {"max_rounds": 4, "candidates_per_round": 2, "parallel_evals": 2}
@@ -77,49 +77,6 @@ async def test_progress_shows_what_all_that_was_tried_fails_by(plan: SweepPlan) 
     assert best_so_far(run.branch, plan.config.goal).endswith("it broke it broke ...")
 
 
-def branch_of(plan: SweepPlan) -> Branch:
-    return Branch(
-        sweep_id="sweep",
-        config=plan.config,
-        context=sample_context(plan),
-        space=plan.branches[0],
-        on_evaluated=Ledger().evaluated,
-        shared_patience=patience(plan.config),
-    )
-
-
-def all_broken(
-    plan: SweepPlan, measure: Callable[[Sample], Measurement], samples: int
-) -> list[BranchFact]:
-    """The facts of a branch whose first samples, one by one, all fail."""
-    branch, facts = branch_of(plan), list[BranchFact]()
-    space = branch.space
-    for index in range(samples):
-        assignment = space.assignment_of(space.selection(index))
-        selection, projection = space.select(assignment)
-        proposal = Proposal(index, selection, "optimizer", assignment, projection)
-        sampled = branch.sampled(proposal)
-        suggested = Suggested(
-            at=1.0,
-            branch="agg",
-            proposals=[sampled.as_proposed],
-            instead=False,
-            costs=OptimizerCosts(),
-        )
-        (evaluation,) = branch.suggested(suggested, [sampled]).new
-        result = EvaluationResult(
-            evaluation_id=evaluation.evaluation_id,
-            sweep_id="sweep",
-            worker="fake",
-            measurement=measure(sampled.resolved.sample),
-            wall_seconds=1.0,
-        )
-        measured = Measured(at=1.0, branch="agg", number=index, result=result, waited_seconds=0.0)
-        branch.observed(branch.measured(measured))
-        facts += [suggested, measured, Observed(at=1.0, branch="agg", numbers=[index])]
-    return facts
-
-
 def restored(plan: SweepPlan, facts: Sequence[BranchFact]) -> Branch:
     restorer = BranchRestorer(branch_of(plan))
     for fact in facts:
@@ -131,9 +88,9 @@ def test_a_journal_of_a_branch_that_went_on_for_longer_is_read_as_it_was_written
     plan: SweepPlan,
 ) -> None:
     # Where failures differed, a branch used to go on to the attempts of all of its rounds.
-    with pytest.MonkeyPatch.context() as before:
-        before.setattr(ContinuousState, "_is_hopeless", False)
-        facts = all_broken(plan, broken_in_many_ways, samples=26)
+    longer = plan.config.sweep.model_copy(update={"candidates_per_round": 3})
+    config = plan.config.model_copy(update={"sweep": longer})
+    facts = all_broken(replace(plan, config=config), broken_in_many_ways, samples=26)
     branch = restored(plan, facts)
     assert (branch.state.attempts, branch.state.wanted, branch.should_conclude) == (26, 0, True)
     concluded = Concluded(at=1.0, branch="agg", by="branch")
