@@ -11,13 +11,13 @@ import click
 import pytest
 from typer.main import get_command
 
-from spica_async import cli
-from spica_async.cli import worker as worker_cli
+from spica_async.cli.app import app
+from spica_async.cli.worker import app as worker_app
 from spica_async.config.load import load_config
 from spica_async.traces.synth import SynthConfig, write_trace
 
 PAGE = (Path(__file__).parents[3] / "docs" / "tutorial.md").read_text(encoding="utf-8")
-PROGRAMS = {"spica-async": get_command(cli.app), "spica-worker": get_command(worker_cli.app)}
+PROGRAMS = {"spica-async": get_command(app), "spica-worker": get_command(worker_app)}
 COMMANDS = re.findall(r"^\$ (.*)$", PAGE, re.MULTILINE)
 FILES = dict(re.findall(r"^`(\S+)`\n```\w+\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
 
