@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -16,17 +17,41 @@ from support.proxy import Method, Side, TcpProxy
 
 from spica_async.bus.rabbitmq import BusState
 
+Moments = Sequence[tuple[Side, tuple[int, int]]]
+"""Connections are cut right before one side sends such a method."""
+
+COORDINATORS = {
+    "before-a-request-is-published": (Side.CLIENT, Method.BASIC_PUBLISH),
+    "before-a-request-is-confirmed": (Side.SERVER, Method.BASIC_ACK),
+    "before-a-result-is-delivered": (Side.SERVER, Method.BASIC_DELIVER),
+    "before-a-result-is-acknowledged": (Side.CLIENT, Method.BASIC_ACK),
+}
+WORKERS = {
+    "before-a-request-is-delivered": (Side.SERVER, Method.BASIC_DELIVER),
+    "before-a-result-is-published": (Side.CLIENT, Method.BASIC_PUBLISH),
+    "between-result-and-confirm": (Side.SERVER, Method.BASIC_ACK),
+    "between-result-and-ack": (Side.CLIENT, Method.BASIC_ACK),
+}
+
+
+def at_each(moments: dict[str, tuple[Side, tuple[int, int]]]) -> pytest.MarkDecorator:
+    """All moments in one sweep, twice each; and in slow tests each alone, four times."""
+    alone = [pytest.param([m], 4, id=name, marks=pytest.mark.slow) for name, m in moments.items()]
+    together = pytest.param(list(moments.values()), 2, id="at-all-moments")
+    return pytest.mark.parametrize(("moments", "times"), [together, *alone])
+
+
+def cut_at(proxy: TcpProxy, moments: Moments, times: int) -> list[asyncio.Event]:
+    """The events are set when it has happened, each moment so many times."""
+    return [
+        proxy.cut_before(side, method, occurrence=number)
+        for side, method in moments
+        for number in range(1, times + 1)
+    ]
+
 
 class TestCoordinatorsConnection:
-    @pytest.mark.parametrize(
-        ("side", "method"),
-        [
-            pytest.param(Side.CLIENT, Method.BASIC_PUBLISH, id="before-a-request-is-published"),
-            pytest.param(Side.SERVER, Method.BASIC_ACK, id="before-a-request-is-confirmed"),
-            pytest.param(Side.SERVER, Method.BASIC_DELIVER, id="before-a-result-is-delivered"),
-            pytest.param(Side.CLIENT, Method.BASIC_ACK, id="before-a-result-is-acknowledged"),
-        ],
-    )
+    @at_each(COORDINATORS)
     async def test_is_cut(
         self,
         *,
@@ -34,13 +59,13 @@ class TestCoordinatorsConnection:
         proxy: TcpProxy,
         workers: Workers,
         tmp_path: Path,
-        side: Side,
-        method: tuple[int, int],
+        moments: Moments,
+        times: int,
     ) -> None:
         workers.start()
         async with sweeping(proxy.url(broker_vhost.url), tmp_path) as sweep:
             await sweep.found(3)
-            cuts = [proxy.cut_before(side, method, occurrence=n) for n in range(1, 5)]
+            cuts = cut_at(proxy, moments, times)
             result = await sweep.result()
         assert all(cut.is_set() for cut in cuts)
         await check_exact(sweep, result)
@@ -70,15 +95,7 @@ class TestCoordinatorsConnection:
 
 
 class TestWorkersConnection:
-    @pytest.mark.parametrize(
-        ("side", "method"),
-        [
-            pytest.param(Side.SERVER, Method.BASIC_DELIVER, id="before-a-request-is-delivered"),
-            pytest.param(Side.CLIENT, Method.BASIC_PUBLISH, id="before-a-result-is-published"),
-            pytest.param(Side.SERVER, Method.BASIC_ACK, id="between-result-and-confirm"),
-            pytest.param(Side.CLIENT, Method.BASIC_ACK, id="between-result-and-ack"),
-        ],
-    )
+    @at_each(WORKERS)
     async def test_is_cut(
         self,
         *,
@@ -87,13 +104,13 @@ class TestWorkersConnection:
         workers: Workers,
         fates: Fates,
         tmp_path: Path,
-        side: Side,
-        method: tuple[int, int],
+        moments: Moments,
+        times: int,
     ) -> None:
         workers.start(url=proxy.url(broker_vhost.url), heartbeat_seconds=60)
         async with sweeping(broker_vhost.url, tmp_path) as sweep:
             await sweep.found(3)
-            cuts = [proxy.cut_before(side, method, occurrence=n) for n in range(1, 5)]
+            cuts = cut_at(proxy, moments, times)
             result = await sweep.result()
         await check_exact(sweep, result)
         assert all(cut.is_set() for cut in cuts)
