@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
@@ -64,49 +63,6 @@ class UnwantedDeadLetterError(Exception):
         self.kind = kind
 
 
-@dataclass(frozen=True, slots=True)
-class DeadRequest:
-    """An evaluation request that no worker will answer.
-
-    Attributes:
-        request: what was asked for.
-        reply_to: the queue of the coordinator that asked.
-        verdict: the failure that it comes to; None if the bus has dropped it for reasons that are
-            not its own, such as a limit on the queue's length.
-    """
-
-    request: EvaluationRequest
-    reply_to: str
-    verdict: EvaluationResult | None
-
-
-def read_dead_letter(delivery: Delivery) -> DeadRequest:
-    """Read a message from the dead-letter queue.
-
-    Raises:
-        UnwantedDeadLetterError: it is no evaluation request that died.
-    """
-    message, letter = delivery.message, delivery.dead_letter
-    if message.type == EVALUATION_COMPLETED:
-        raise UnwantedDeadLetterError(DeadLetterKind.RESULT, message.message_id)
-    if letter is None:
-        raise UnwantedDeadLetterError(DeadLetterKind.NEVER_SENT, f"type {message.type!r}")
-    if message.type != EVALUATION_REQUESTED or message.reply_to is None:
-        raise UnwantedDeadLetterError(DeadLetterKind.UNREADABLE, f"type {message.type!r}")
-    try:
-        request = EvaluationRequested.model_validate_json(message.body).data
-    except ValidationError as error:
-        detail = f"{error.error_count()} errors"
-        raise UnwantedDeadLetterError(DeadLetterKind.UNREADABLE, detail) from error
-    return DeadRequest(request, message.reply_to, _verdict(request, letter.reason))
-
-
-def _verdict(request: EvaluationRequest, reason: DeadLetterReason) -> EvaluationResult | None:
-    if reason not in _VERDICTS:
-        return None
-    return failed_result(request.evaluation_id, request.sweep_id, *_VERDICTS[reason])
-
-
 class DeadLetters:
     """Takes dead letters, and settles the evaluations of ours and of others that they asked for.
 
@@ -137,25 +93,50 @@ class DeadLetters:
         """Take dead letters for good, each once: none is ever given back."""
         async for delivery in dead_letters:
             try:
-                await self._handle(read_dead_letter(delivery))
+                await self._handle(delivery)
             except UnwantedDeadLetterError as error:
                 self._warnings.add("dead_letter_dropped", error.kind, error=str(error))
             await acknowledge(delivery)
 
-    async def _handle(self, dead: DeadRequest) -> None:
-        evaluation_id = dead.request.evaluation_id
-        if dead.reply_to == self._outgoing.reply_to:
-            if dead.verdict is None:
-                self._lost(evaluation_id)
-            elif (why := await self._settle(dead.verdict)) is not None:
+    async def _handle(self, delivery: Delivery) -> None:
+        request, reply_to, reason = _read_request(delivery)
+        evaluation_id = request.evaluation_id
+        is_ours = reply_to == self._outgoing.reply_to
+        if reason in _VERDICTS:
+            verdict = failed_result(evaluation_id, request.sweep_id, *_VERDICTS[reason])
+            if not is_ours:
+                await self._forward(reply_to, verdict)
+            elif (why := await self._settle(verdict)) is not None:
                 raise UnwantedDeadLetterError(DeadLetterKind.NOT_AWAITED, f"{evaluation_id}: {why}")
-        elif dead.verdict is None:
-            raise UnwantedDeadLetterError(DeadLetterKind.OTHERS_DROPPED, evaluation_id)
+        # Dropped for reasons that are not its own, such as a limit on the queue's length.
+        elif is_ours:
+            self._lost(evaluation_id)
         else:
-            await self._forward(dead.reply_to, dead.verdict)
+            raise UnwantedDeadLetterError(DeadLetterKind.OTHERS_DROPPED, evaluation_id)
 
     async def _forward(self, reply_to: str, verdict: EvaluationResult) -> None:
         try:
             await self._bus.publish(reply_to, self._outgoing.result(verdict))
         except (UnroutableError, AccessRefusedError, MessageTooLargeError) as error:
             raise UnwantedDeadLetterError(DeadLetterKind.NOT_AWAITED, str(error)) from error
+
+
+def _read_request(delivery: Delivery) -> tuple[EvaluationRequest, str, DeadLetterReason]:
+    """Read a request that died, the queue of the coordinator that sent it, and why it died.
+
+    Raises:
+        UnwantedDeadLetterError: it is no evaluation request that died.
+    """
+    message, letter = delivery.message, delivery.dead_letter
+    if message.type == EVALUATION_COMPLETED:
+        raise UnwantedDeadLetterError(DeadLetterKind.RESULT, message.message_id)
+    if letter is None:
+        raise UnwantedDeadLetterError(DeadLetterKind.NEVER_SENT, f"type {message.type!r}")
+    if message.type != EVALUATION_REQUESTED or message.reply_to is None:
+        raise UnwantedDeadLetterError(DeadLetterKind.UNREADABLE, f"type {message.type!r}")
+    try:
+        request = EvaluationRequested.model_validate_json(message.body).data
+    except ValidationError as error:
+        detail = f"{error.error_count()} errors"
+        raise UnwantedDeadLetterError(DeadLetterKind.UNREADABLE, detail) from error
+    return request, message.reply_to, letter.reason

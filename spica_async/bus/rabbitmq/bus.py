@@ -117,20 +117,13 @@ class RabbitBus:
             BusUnavailableError: it could not be reached.
         """
         report = StateReport(on_state)
-        async with (
-            Link.open(
-                address,
-                f"{name} (publishing)",
-                report.of("publishing"),
-                connect_seconds=connect_seconds,
-            ) as publishing,
-            Link.open(
-                address,
-                f"{name} (consuming)",
-                report.of("consuming"),
-                connect_seconds=connect_seconds,
-            ) as consuming,
-        ):
+
+        def link(role: str) -> AbstractAsyncContextManager[Link]:
+            return Link.open(
+                address, f"{name} ({role})", report.of(role), connect_seconds=connect_seconds
+            )
+
+        async with link("publishing") as publishing, link("consuming") as consuming:
             bus = cls(
                 publishing,
                 consuming,
