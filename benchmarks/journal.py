@@ -156,7 +156,7 @@ async def opened(
     events = PendingEvents(name, plan.config, stored=row.events)
     async with (
         SweepLog(journal, name, _LEASE, last=past.last, events=events).open() as log,
-        FolderWriter.reopen(root, name) as folder,
+        FolderWriter.open(root, name, resumed=True) as folder,
     ):
         waits = Waits(log)
         if past.planned is None:

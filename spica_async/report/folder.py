@@ -50,32 +50,18 @@ class ResultsFolder:
 
     @classmethod
     @contextmanager
-    def create(cls, root: Path, sweep_id: str) -> Iterator[Self]:
-        """Make the folder `root/sweep_id`.
+    def open(cls, root: Path, sweep_id: str, *, resumed: bool = False) -> Iterator[Self]:
+        """Make the folder `root/sweep_id`, or open that of an earlier run.
+
+        Args:
+            root: the folder for the folders of sweeps.
+            sweep_id: the folder's name.
+            resumed: it may be there. All candidates are to be appended once more, and take the
+                place of those that are there when `show_candidates` is called.
 
         Raises:
-            InputError: if it cannot be made.
+            InputError: it cannot be made or opened.
         """
-        with cls._open(root, sweep_id, resumed=False) as folder:
-            yield folder
-
-    @classmethod
-    @contextmanager
-    def reopen(cls, root: Path, sweep_id: str) -> Iterator[Self]:
-        """Open the folder of an earlier run of the sweep, or make it where it is gone.
-
-        All candidates are to be appended once more, and take the place of those that are there
-        when `show_candidates` is called.
-
-        Raises:
-            InputError: if it cannot be had.
-        """
-        with cls._open(root, sweep_id, resumed=True) as folder:
-            yield folder
-
-    @classmethod
-    @contextmanager
-    def _open(cls, root: Path, sweep_id: str, *, resumed: bool) -> Iterator[Self]:
         path = root / sweep_id
         try:
             (path / "logs").mkdir(parents=True, exist_ok=resumed)

@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, ExitStack, asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from threading import RLock
@@ -32,11 +32,11 @@ log = structlog.get_logger(__name__)
 
 
 class _FolderThread:
-    """The one thread that writes to a folder, whoever wants that: what is late comes before.
+    """The one thread that writes to a folder, for all its writers: what is late comes before.
 
     Attributes:
         busy_since: when the call that is being made began, by the monotonic clock.
-        users: who have it and have not given it back.
+        users: how many writers have it.
     """
 
     _known: ClassVar[dict[Path, _FolderThread]] = {}
@@ -107,51 +107,33 @@ class FolderWriter(Observer):
 
     @classmethod
     @asynccontextmanager
-    async def create(cls, root: Path, sweep_id: str) -> AsyncIterator[Self]:
-        """Make the folder `root/sweep_id`.
+    async def open(cls, root: Path, sweep_id: str, *, resumed: bool = False) -> AsyncIterator[Self]:
+        """Make the folder `root/sweep_id`, or open that of an earlier run.
+
+        See `ResultsFolder.open`.
 
         Raises:
-            InputError: if it cannot be made.
+            InputError: it cannot be made or opened.
         """
-        async with cls._opened(root, sweep_id, ResultsFolder.create) as writer:
-            yield writer
-
-    @classmethod
-    @asynccontextmanager
-    async def reopen(cls, root: Path, sweep_id: str) -> AsyncIterator[Self]:
-        """Open the folder of an earlier run of the sweep; see `ResultsFolder.reopen`.
-
-        Raises:
-            InputError: if it cannot be had.
-        """
-        async with cls._opened(root, sweep_id, ResultsFolder.reopen) as writer:
-            yield writer
-
-    @classmethod
-    @asynccontextmanager
-    async def _opened(
-        cls,
-        root: Path,
-        sweep_id: str,
-        open_folder: Callable[[Path, str], AbstractContextManager[ResultsFolder]],
-    ) -> AsyncIterator[Self]:
         writer = cls(root / sweep_id)
 
         def begin() -> None:
-            writer._folder = writer._open.enter_context(open_folder(root, sweep_id))
+            writer._folder = writer._open.enter_context(
+                ResultsFolder.open(root, sweep_id, resumed=resumed)
+            )
 
         try:
             writer._do(begin)
             await writer.settled()
             yield writer
         finally:
-            is_told = writer._failure is not None
+            is_known = writer._failure is not None
             writer._submit(writer._open.close)
             writer._thread.give_back()
-            # Whoever has waited in vain before need not wait once more.
+            # After a wait in vain there is no other one.
             if not writer._warned:
                 await writer._wait()
-            if not is_told:
+            if not is_known:
                 writer._complain()
 
     @property
@@ -247,5 +229,5 @@ class FolderWriter(Observer):
             return
         try:
             call()
-        except BaseException as error:  # noqa: BLE001  # the next call is told of it
+        except BaseException as error:  # noqa: BLE001  # the next call raises it
             self._failure = self._failure or error

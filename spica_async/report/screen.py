@@ -44,13 +44,23 @@ class ProgressConsole(Console):
 
 
 class Display(Observer):
-    """Shows a sweep, from the first check of the input to the last candidate."""
+    """Shows a sweep, from the first check of the input to the last candidate.
 
-    def start(self) -> None:
-        """Begin to show."""
+    Args:
+        goal: says which objectives a candidate shows.
+        console: where it is shown.
+        fleet: show the workers; otherwise only what is wrong with them.
+    """
 
-    def stop(self) -> None:
-        """Leave the screen as one would want to find it."""
+    def __init__(self, goal: OptimizationGoal, console: Console, *, fleet: bool = False) -> None:
+        self._goal = goal
+        self._console = console
+        self._shows_fleet = fleet
+        self._began = time.monotonic()
+
+    def note(self, line: str) -> None:
+        """Print the line, to stay."""
+        self._console.print(Text(line), soft_wrap=True)
 
     def bus(self, state: str, why: str) -> None:
         """How it stands with the broker: `connecting`, `connected` or `blocked`."""
@@ -58,36 +68,24 @@ class Display(Observer):
 
 @contextmanager
 def showing(goal: OptimizationGoal, console: Console, *, fleet: bool = False) -> Iterator[Display]:
-    """The display that suits the console, while the context is open.
-
-    `fleet` has it show the workers; otherwise only what is wrong with them.
-    """
-    display: Display = PlainDisplay(goal, console, fleet=fleet)
-    if console.is_terminal:
-        display = LiveDisplay(goal, console, fleet=fleet)
-    display.start()
-    try:
+    """The display that suits the console, while the context is open; see `Display`."""
+    if not console.is_terminal:
+        yield PlainDisplay(goal, console, fleet=fleet)
+        return
+    display = LiveDisplay(goal, console, fleet=fleet)
+    with Live(get_renderable=display.render, console=console, refresh_per_second=4, transient=True):
         yield display
-    finally:
-        display.stop()
 
 
 class PlainDisplay(Display):
     """One line per event, for logs and pipes."""
 
     def __init__(self, goal: OptimizationGoal, console: Console, *, fleet: bool = False) -> None:
-        self._goal = goal
-        self._console = console
-        self._shows_fleet = fleet
-        self._began = time.monotonic()
+        super().__init__(goal, console, fleet=fleet)
         self._last_planning = ""
         self._last_fleet: list[str] = []
         self._last_state = CONNECTED
         self._ended: set[str] = set()
-
-    def note(self, line: str) -> None:
-        """Print the line."""
-        self._console.print(Text(line), soft_wrap=True)
 
     def planning(self, line: str) -> None:
         """Print the stage, not each shape of it."""
@@ -130,9 +128,7 @@ class LiveDisplay(Display):
     """A table that is drawn anew as things happen."""
 
     def __init__(self, goal: OptimizationGoal, console: Console, *, fleet: bool = False) -> None:
-        self._goal = goal
-        self._console = console
-        self._shows_fleet = fleet
+        super().__init__(goal, console, fleet=fleet)
         self._fleet: FleetView | None = None
         self._bus = CONNECTED, ""
         self._bus_since = 0.0
@@ -141,22 +137,6 @@ class LiveDisplay(Display):
             SpinnerColumn(), TextColumn("{task.description}"), console=console, transient=True
         )
         self._stage = self._planning.add_task("reading the configuration", total=None)
-        self._began = time.monotonic()
-        self._live = Live(
-            get_renderable=self._render, console=console, refresh_per_second=4, transient=True
-        )
-
-    def start(self) -> None:
-        """Take the screen's last lines."""
-        self._live.start()
-
-    def stop(self) -> None:
-        """Give the lines back."""
-        self._live.stop()
-
-    def note(self, line: str) -> None:
-        """Print the line above the table."""
-        self._console.print(Text(line), soft_wrap=True)
 
     def planning(self, line: str) -> None:
         """Show the line beside the spinner."""
@@ -176,7 +156,8 @@ class LiveDisplay(Display):
             self._bus_since = time.monotonic()
         self._bus = state, why
 
-    def _render(self) -> Group:
+    def render(self) -> Group:
+        """The table, or before there is one the stage of the planning, and what is to be known."""
         above = self._table() if self._branches else self._planning
         return Group(above, *(Text(line, style="dim") for line in self._lines()))
 
@@ -216,12 +197,13 @@ class LiveDisplay(Display):
 def candidate_line(record: CandidateRecord, goal: OptimizationGoal) -> str:
     """What a candidate is, and its objectives or what kept it from having any."""
     if record.objectives is None:
-        told = f"{record.outcome}: {record.cause}: {record.detail}"
+        verdict = f"{record.outcome}: {record.cause}: {record.detail}"
     else:
-        told = ", ".join(
+        verdict = ", ".join(
             objective(target, record.objectives[target.value]) for target in goal.objectives
         )
-    return f"{record.branch} round {record.round}: {_what(record)}: {told}"
+    what = f"{deployment(record.config)}, {traffic_handling(record.config)}"
+    return f"{record.branch} round {record.round}: {what}: {verdict}"
 
 
 def best_so_far(branch: Branch, goal: OptimizationGoal) -> str:
@@ -243,10 +225,6 @@ def _bar(branch: Branch) -> Group:
     bar = Progress(BarColumn(bar_width=12), TextColumn(f"{done}/{target}"))
     bar.add_task("", total=target, completed=done)
     return Group(bar)
-
-
-def _what(record: CandidateRecord) -> str:
-    return f"{deployment(record.config)}, {traffic_handling(record.config)}"
 
 
 def _counts(branch: Branch) -> str:

@@ -105,7 +105,7 @@ class NewJob:
     async def after_planning(self, stack: AsyncExitStack) -> OpenSweep:
         """Make the folder, and enter the sweep into the journal as ours."""
         lease = new_lease()
-        folder = await stack.enter_async_context(FolderWriter.create(self._root, self.sweep_id))
+        folder = await stack.enter_async_context(FolderWriter.open(self._root, self.sweep_id))
         folder.write_config(self.inputs.config)
         journal = self._journal
         if journal is None:
@@ -204,7 +204,9 @@ class ResumedJob:
         """Open its folder again."""
         assert self._opened is not None  # noqa: S101  # planning came after `before_planning`
         root, name = self._folder.parent, self._folder.name
-        folder = await self._folders.enter_async_context(FolderWriter.reopen(root, name))
+        folder = await self._folders.enter_async_context(
+            FolderWriter.open(root, name, resumed=True)
+        )
         folder.write_config(self.inputs.config)
         return self._opened(folder)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.commands import Finished, Spica, WriteConfig, run_in, small_sweep
+from support.commands import Finished, Spica, WriteConfig, run_here, small_sweep
 
 GOODPUT = {"target": "goodput", "sla": {"ttft_ms": 2000.0, "itl_ms": 50.0}}
 
@@ -154,9 +154,9 @@ def test_a_results_folder_whose_path_is_no_text(
     odd.mkdir()
     if where == "here":
         (tmp_path / "sweep.yaml").rename(odd / "sweep.yaml")
-        finished = run_in(odd, *command)
+        finished = run_here(odd, *command)
     else:
-        finished = run_in(tmp_path, *command, "--output", odd.name)
+        finished = run_here(tmp_path, *command, "--output", odd.name)
     assert_one_error(tmp_path, finished, ["--output", "odd\\xff", "UTF-8"])
     assert not (odd / "results").exists()
 

@@ -81,6 +81,12 @@ def test_a_killed_sweep_goes_on_where_it_was(
     assert json.loads(again.stdout) == result
     assert records_of(tmp_path, sweep) == after
 
+    unknown = spica("resume", "nothing")
+
+    assert unknown.code == 2
+    (error,) = unknown.stderr.splitlines()
+    assert error == "error: there is no sweep nothing; see --output and --journal"
+
 
 @pytest.mark.slow
 def test_an_interrupted_sweep_says_how_to_go_on(
@@ -160,16 +166,6 @@ def test_bad_input_is_one_message(
     assert finished.code == 2
     (error,) = finished.stderr.splitlines()
     assert message in error
-
-
-def test_an_unknown_sweep_of_a_journal(
-    spica: Spica, write_config: WriteConfig, tmp_path: Path
-) -> None:
-    assert spica("run", write_config(small_sweep())).code == 0
-    finished = spica("resume", "nothing")
-    assert finished.code == 2
-    (error,) = finished.stderr.splitlines()
-    assert error == "error: there is no sweep nothing; see --output and --journal"
 
 
 def test_a_server_that_does_not_answer_shows_at_once(

@@ -87,10 +87,14 @@ def test_nothing_feasible_names_its_causes(
     assert result["tally"]["causes"] == {"time_limit": 1}
 
 
-def test_a_reader_of_the_progress_may_leave(write_config: WriteConfig, tmp_path: Path) -> None:
+def test_a_reader_may_leave_and_a_terminal_may_lack_characters(
+    write_config: WriteConfig, tmp_path: Path
+) -> None:
+    command = ["run", write_config(small_sweep()), "--json", "--output", "r\u00e9sultats"]
     with subprocess.Popen(
-        [sys.executable, "-m", "spica_async", "run", write_config(small_sweep()), "--json"],
+        [sys.executable, "-m", "spica_async", *command],
         cwd=tmp_path,
+        env=os.environ | {"PYTHONIOENCODING": "ascii"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -99,31 +103,27 @@ def test_a_reader_of_the_progress_may_leave(write_config: WriteConfig, tmp_path:
         assert running.stderr.readline()
         running.stderr.close()
         assert running.stdout is not None
-        result = json.loads(running.stdout.read())
+        stdout = running.stdout.read()
 
     assert running.returncode == 0
+    assert stdout.isascii()
+    result = json.loads(stdout)
     assert result["status"] == "exhausted"
-    folder = only_folder(tmp_path)
+    assert result["results_dir"].startswith("r\u00e9sultats/")
+    folder = tmp_path / result["results_dir"]
     assert len(lines(folder / "candidates.jsonl")) == 1
     assert json.loads((folder / "ranking.json").read_text()) == result["ranking"]
     assert json.loads((folder / "summary.json").read_text())["status"] == "exhausted"
 
 
-def test_a_terminal_without_the_characters_gets_the_result_all_the_same(
-    spica_process: Spica, write_config: WriteConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
-
-    finished = spica_process(
-        "run", write_config(small_sweep()), "--json", "--output", "r\u00e9sultats"
-    )
-
-    assert finished.code == 0, finished.stderr
-    assert finished.stdout.isascii()
-    assert json.loads(finished.stdout)["results_dir"].startswith("r\u00e9sultats/")
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(signal.SIGINT, id="SIGINT"),
+        # Both have one listener: that each has it shows in tests of `Interrupts`, too.
+        pytest.param(signal.SIGTERM, id="SIGTERM", marks=pytest.mark.slow),
+    ],
+)
 def test_an_interruption_keeps_what_was_found(
     write_config: WriteConfig, tmp_path: Path, number: signal.Signals
 ) -> None:
@@ -198,14 +198,8 @@ def test_the_end_of_the_terminal_ends_the_planning(
     assert not alive
 
 
-@pytest.mark.parametrize("module", ["spica_async", "spica-async"])
-def test_the_version(module: str, spica_process: Spica) -> None:
-    if module == "spica_async":
-        finished = spica_process("--version")
-        assert finished.code == 0
-        assert finished.stdout.startswith("spica-async ")
-        return
-    script = Path(sys.executable).with_name(module)
+def test_the_version() -> None:
+    script = Path(sys.executable).with_name("spica-async")
     done = subprocess.run([script, "--version"], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("spica-async ")
 

@@ -243,7 +243,7 @@ class BrokerNode:
         Raises:
             BrokerError: it failed.
         """
-        return self._run([str(SCRIPTS / "rabbitmqctl"), "--quiet", *arguments])
+        return self.run([str(SCRIPTS / "rabbitmqctl"), "--quiet", *arguments])
 
     def evaluate(self, expressions: str) -> str:
         """Let the node evaluate Erlang expressions (milliseconds); returns the last one's value.
@@ -256,7 +256,7 @@ class BrokerNode:
         # whose connection before is still being taken down.
         name = f"caller-{secrets.token_hex(8)}"
         command = ["erl_call", "-h", name, "-address", address, "-e"]
-        answer = self._run(command, f"{expressions}.\n")
+        answer = self.run(command, f"{expressions}.\n")
         value = re.fullmatch(r"\{ok, (.*)\}\s*", answer, re.DOTALL)
         if value is None:
             raise BrokerError(f"{expressions} gave {answer}")
@@ -366,7 +366,7 @@ class BrokerNode:
             return str(error)
         return None
 
-    def _run(self, command: list[str], stdin: str = "") -> str:
+    def run(self, command: list[str], stdin: str = "") -> str:
         done = subprocess.run(
             command,
             input=stdin,

@@ -176,7 +176,7 @@ def test_the_brokers_health_check_is_a_command_of_the_broker(broker_vhost: Virtu
     kind, program, *arguments = SERVICES["broker"]["healthcheck"]["test"]
     assert kind == "CMD"
     # As `ctl` does, with another of the package's scripts.
-    broker_vhost.node._run([str(SCRIPTS / program), *arguments])
+    broker_vhost.node.run([str(SCRIPTS / program), *arguments])
 
 
 def recipe() -> list[tuple[str, str]]:

@@ -177,7 +177,7 @@ async def sweeping(
         _KnownEvaluations.impatient.add(sweep_id)
     with patch("spica_async.search.sweep_run.Evaluations", _KnownEvaluations):
         async with (
-            FolderWriter.create(folder, sweep_id) as results,
+            FolderWriter.open(folder, sweep_id) as results,
             RabbitBus.open(
                 BrokerAddress.from_options(url),
                 name=f"spica-coordinator-{sweep_id}",

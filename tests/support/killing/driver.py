@@ -148,7 +148,9 @@ async def _run(command: Command) -> None:
         log = await stack.enter_async_context(
             SweepLog(journal, command.sweep_id, lease, last=past.last, events=events).open()
         )
-        results = await stack.enter_async_context(FolderWriter.reopen(root, command.sweep_id))
+        results = await stack.enter_async_context(
+            FolderWriter.open(root, command.sweep_id, resumed=True)
+        )
         if past.planned is None:
             planned = Planned(
                 at=0, digest=found.digest, versions={}, planning_seconds=0, branches=[]

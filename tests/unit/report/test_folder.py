@@ -33,7 +33,7 @@ def test_a_full_disk_names_the_folder(tmp_path: Path) -> None:
     (full / ".candidates.jsonl.part").symlink_to("/dev/full")
     with (
         pytest.raises(SpicaError) as refusal,
-        ResultsFolder.create(tmp_path, "sweep") as folder,
+        ResultsFolder.open(tmp_path, "sweep") as folder,
     ):
         folder.append(RECORD)
     assert type(refusal.value) is SpicaError
@@ -43,7 +43,7 @@ def test_a_full_disk_names_the_folder(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_has_gone_is_named(tmp_path: Path) -> None:
-    with ResultsFolder.create(tmp_path, "sweep") as folder:
+    with ResultsFolder.open(tmp_path, "sweep") as folder:
         shutil.rmtree(folder.path)
         with pytest.raises(SpicaError) as refusal:
             folder.write_result(RESULT, pareto=False)
@@ -54,7 +54,7 @@ def test_a_folder_that_has_gone_is_named(tmp_path: Path) -> None:
 
 
 def test_an_error_of_the_sweep_itself_passes_through(tmp_path: Path) -> None:
-    with pytest.raises(ConnectionError), ResultsFolder.create(tmp_path, "sweep"):
+    with pytest.raises(ConnectionError), ResultsFolder.open(tmp_path, "sweep"):
         raise ConnectionError
 
 
@@ -62,6 +62,6 @@ def test_a_folder_that_cannot_be_made_is_the_input_s_fault(tmp_path: Path) -> No
     (tmp_path / "file").touch()
     with (
         pytest.raises(InputError, match=r"^--output .*/file: not a directory$"),
-        ResultsFolder.create(tmp_path / "file", "sweep"),
+        ResultsFolder.open(tmp_path / "file", "sweep"),
     ):
         pass

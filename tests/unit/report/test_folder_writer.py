@@ -84,7 +84,7 @@ async def test_all_is_written_in_order_and_none_of_it_by_the_loop(
     tmp_path: Path, disk: Disk
 ) -> None:
     disk.released.set()
-    async with FolderWriter.create(tmp_path, "sweep") as folder:
+    async with FolderWriter.open(tmp_path, "sweep") as folder:
         for number in range(1000):
             folder.evaluated(record(number))
         folder.ended(RESULT, pareto=False)
@@ -99,7 +99,7 @@ async def test_a_disk_that_hangs_is_warned_of_once_and_stops_nobody(
     tmp_path: Path, disk: Disk
 ) -> None:
     with capture_logs() as said:
-        async with FolderWriter.create(tmp_path, "sweep") as folder:
+        async with FolderWriter.open(tmp_path, "sweep") as folder:
             folder.evaluated(record(0))
             await asyncio.to_thread(disk.hangs.wait)
             folder.evaluated(record(1))
@@ -123,7 +123,7 @@ async def test_a_folder_that_hangs_while_it_is_made_stops_nobody(tmp_path: Path)
     # To open it is to wait for somebody who reads it.
     pipe = tmp_path / "sweep" / ".candidates.jsonl.part"
     os.mkfifo(pipe)
-    async with FolderWriter.reopen(tmp_path, "sweep") as folder:
+    async with FolderWriter.open(tmp_path, "sweep", resumed=True) as folder:
         folder.evaluated(record(0))
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     await until_written(folder)
@@ -135,10 +135,10 @@ async def test_a_folder_that_hangs_while_it_is_made_stops_nobody(tmp_path: Path)
 async def test_a_later_run_of_the_sweep_writes_after_the_earlier_one(
     tmp_path: Path, disk: Disk
 ) -> None:
-    async with FolderWriter.create(tmp_path, "sweep") as folder:
+    async with FolderWriter.open(tmp_path, "sweep") as folder:
         folder.evaluated(record(7))
         await asyncio.to_thread(disk.hangs.wait)
-    async with FolderWriter.reopen(tmp_path, "sweep") as again:
+    async with FolderWriter.open(tmp_path, "sweep", resumed=True) as again:
         again.evaluated(record(0))
         again.evaluated(record(1))
         again.resumed()
@@ -155,7 +155,7 @@ async def test_a_full_disk_ends_the_sweep_at_its_next_candidate(tmp_path: Path) 
     full.mkdir()
     (full / ".candidates.jsonl.part").symlink_to("/dev/full")
     message = f"the results cannot be written to {full}: no space left on device"
-    async with FolderWriter.create(tmp_path, "sweep") as folder:
+    async with FolderWriter.open(tmp_path, "sweep") as folder:
         folder.evaluated(record(0))
         for _ in range(2):
             with pytest.raises(SpicaError) as refusal:
@@ -171,20 +171,20 @@ async def test_a_failure_that_nobody_has_heard_of_shows_at_the_end(tmp_path: Pat
     full.mkdir()
     (full / ".candidates.jsonl.part").symlink_to("/dev/full")
     with pytest.raises(SpicaError, match="no space left on device"):
-        async with FolderWriter.create(tmp_path, "sweep") as folder:
+        async with FolderWriter.open(tmp_path, "sweep") as folder:
             folder.evaluated(record(0))
 
 
 async def test_an_error_of_the_sweep_itself_passes_through(tmp_path: Path) -> None:
     with pytest.raises(ConnectionError):
-        async with FolderWriter.create(tmp_path, "sweep"):
+        async with FolderWriter.open(tmp_path, "sweep"):
             raise ConnectionError
 
 
 async def test_a_folder_that_cannot_be_made_is_the_input_s_fault(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match=r"^--output .*/file: not a directory$"):
-        async with FolderWriter.create(tmp_path / "file", "sweep"):
+        async with FolderWriter.open(tmp_path / "file", "sweep"):
             pass
 
 
@@ -196,7 +196,7 @@ from spica_async.report import folder_writer
 folder_writer.PATIENCE_SECONDS = 0.05
 
 async def main():
-    async with folder_writer.FolderWriter.reopen(Path(sys.argv[1]), "sweep"):
+    async with folder_writer.FolderWriter.open(Path(sys.argv[1]), "sweep", resumed=True):
         print("open", flush=True)
 
 asyncio.run(main())

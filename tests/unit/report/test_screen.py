@@ -93,7 +93,7 @@ def test_a_log_tells_of_each_change_of_the_broker(
 
 def shown(display: LiveDisplay) -> list[str]:
     console = Console(file=io.StringIO(), width=100, record=True)
-    console.print(display._render())
+    console.print(display.render())
     return [line.strip() for line in console.export_text().splitlines()][1:]
 
 
@@ -127,8 +127,12 @@ def test_a_terminal_says_nothing_of_a_worker_beside_the_coordinator_that_is_well
 
 @pytest.mark.parametrize("terminal", [True, False])
 @pytest.mark.parametrize("fleet", [True, False])
-def test_both_displays_are_told_whether_to_show_the_workers(*, terminal: bool, fleet: bool) -> None:
-    console = Console(file=io.StringIO(), force_terminal=terminal)
+def test_both_displays_show_the_workers_where_they_should(
+    screen: io.StringIO, *, terminal: bool, fleet: bool
+) -> None:
+    console = Console(file=screen, force_terminal=terminal)
     with showing(GOAL, console, fleet=fleet) as display:
         assert isinstance(display, LiveDisplay if terminal else PlainDisplay)
-        assert display._shows_fleet is fleet
+        display.fleet(ONE)
+        lines = shown(display) if isinstance(display, LiveDisplay) else printed(screen)
+    assert bool(lines) is fleet

@@ -48,7 +48,7 @@ MakeRun = Callable[..., SweepRun]
 async def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FolderWriter]:
     # Some of these sweeps are run in virtual time, for which no thread waits.
     monkeypatch.setattr(folder_writer, "DaemonThreads", Inline)
-    async with FolderWriter.create(tmp_path / "results", "sweep") as folder:
+    async with FolderWriter.open(tmp_path / "results", "sweep") as folder:
         yield folder
 
 
