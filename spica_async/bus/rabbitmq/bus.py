@@ -9,7 +9,6 @@ from functools import partial
 from typing import Final, Self, TypeVar
 from weakref import WeakValueDictionary
 
-import structlog
 from aio_pika.abc import AbstractChannel
 
 from spica_async.bus.address import BrokerAddress
@@ -46,8 +45,6 @@ from spica_async.bus.rabbitmq.subscription import RabbitSubscription
 from spica_async.bus.topology import CONTROL_EXCHANGE, EVENTS_EXCHANGE
 
 ResultT = TypeVar("ResultT")
-
-log = structlog.get_logger(__name__)
 
 DEFAULT_PATIENCE_SECONDS: Final = 600.0
 DEFAULT_CONNECT_SECONDS: Final = 30.0
