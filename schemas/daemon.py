@@ -1,4 +1,4 @@
-"""What a daemon is told and tells over HTTP, and over AMQP as the data of commands."""
+"""What crosses to and from a daemon: over HTTP, and over AMQP as the data of commands."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ class DaemonClient:
     Args:
         address: where it is.
         submit_timeout: how long each part of a submission may take.
-        quiet_seconds: how long a followed sweep may tell nothing before its state is asked for.
+        quiet_seconds: how long a followed sweep may be silent before its state is asked for.
     """
 
     def __init__(
@@ -220,7 +220,7 @@ class DaemonClient:
         return self._model(SweepSummary, "POST", f"{_path(sweep_id)}/{verb}")
 
     def remove(self, sweep_id: str) -> None:
-        """Have a sweep forgotten that has ended or rests."""
+        """Remove a sweep that has ended or was stopped from the journal."""
         self._ask("DELETE", _path(sweep_id))
 
     def events(
@@ -236,7 +236,7 @@ class DaemonClient:
         Args:
             sweep_id: of the sweep.
             after: number of the last event that is known.
-            on_unread: told the number of an event that the daemon, or this version, cannot read.
+            on_unread: takes the number of an event that the daemon, or this version, cannot read.
             is_enough: ends it; asked whenever something has come, if only a sign of life.
         """
         url = f"{self.address.url}{_path(sweep_id)}/events"
@@ -265,12 +265,12 @@ class DaemonClient:
         """All that has happened and happens to a sweep, each once, until it ends.
 
         To have failed or been interrupted is an end, too, unless it was resumed since; a pause is
-        none. A connection that is lost is made anew, for a minute. Not every end is told, so the
-        sweep's state is asked for, too, when it is connected to and when nothing happens.
+        none. A connection that is lost is made anew, for a minute. Not every end has an event, so
+        the sweep's state is asked for, too, when it is connected to and when nothing happens.
 
         Args:
             sweep_id: of the sweep.
-            on_trouble: told when the daemon has stopped to answer, and which event is left out.
+            on_trouble: takes a line when the daemon stops to answer, or an event is left out.
         """
         following = _Following(self, sweep_id, on_trouble, self._quiet_seconds)
         while (event := following.next()) is not None:
@@ -406,7 +406,7 @@ class _Following:
             wait=_PAUSES,
             # Not by time: what is waited for may happen only after hours.
             stop=stop_after_attempt(_ATTEMPTS),
-            before_sleep=self._tell,
+            before_sleep=self._report,
             reraise=True,
         )
 
@@ -466,7 +466,7 @@ class _Following:
         before, self._was_over = self._was_over, self._is_over()
         return before and self._was_over
 
-    def _tell(self, state: RetryCallState) -> None:
+    def _report(self, state: RetryCallState) -> None:
         # Only once for each time that it is lost.
         if state.attempt_number == 1 and state.outcome is not None:
             self._on_trouble(f"{state.outcome.exception()}; trying again")

@@ -1,4 +1,4 @@
-"""Takes commands from a queue, and answers whoever wants an answer."""
+"""Obeys commands from a queue, and answers those that name a queue for it."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class UnreadableCommandError(SpicaError):
     """The message is no command.
 
     Attributes:
-        answer: what its sender is to be told; none: nobody can be told.
+        answer: for its sender; none: the message names no queue for one.
     """
 
     def __init__(self, problem: str, answer: SweepCommandAnswer | None = None) -> None:
@@ -153,16 +153,16 @@ class Commands:
 
     async def _look_after_queue(self) -> None:
         """Declare the queue again when somebody has deleted it; its consumer waits for that."""
-        told = False
+        is_logged = False
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
             try:
                 if await exists(self._bus, COMMANDS_QUEUE) and await exists(self._bus, DEAD_QUEUE):
-                    told = False
+                    is_logged = False
                     continue
-                if not told:
+                if not is_logged:
                     log.warning("commands.queue_missing", queue=COMMANDS_QUEUE.name)
-                    told = True
+                    is_logged = True
                 # Consumers must have heard of the deletion before there is such a queue again.
                 await asyncio.sleep(_MENDING_PAUSE_SECONDS)
                 await declare(self._bus, COMMANDS_QUEUE)
@@ -311,10 +311,10 @@ def _read(message: Message) -> SweepCommanded:
     detail = "\n".join(
         line.removeprefix("data.").removeprefix("submission.config.") for line in problems
     )
-    raise UnreadableCommandError(detail, _told_to_sender(message, detail))
+    raise UnreadableCommandError(detail, _answer_to_sender(message, detail))
 
 
-def _told_to_sender(message: Message, detail: str) -> SweepCommandAnswer | None:
+def _answer_to_sender(message: Message, detail: str) -> SweepCommandAnswer | None:
     if message.reply_to is None:
         return None
     try:

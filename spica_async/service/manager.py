@@ -1,4 +1,4 @@
-"""What a daemon is asked to do with the sweeps of a journal."""
+"""Submits, lists, stops and resumes the sweeps of a journal, for HTTP and AMQP alike."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import math
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -32,6 +32,7 @@ from spica_async.journal import (
 )
 from spica_async.journal.opening import config_of, new_sweep
 from spica_async.report.folder import new_sweep_id
+from spica_async.service.idle_sweeps import queue_idle_sweep, stop_idle_sweep
 from spica_async.service.port import (
     Events,
     QueueFullError,
@@ -40,7 +41,6 @@ from spica_async.service.port import (
     UnreadableEvent,
     WrongStateError,
 )
-from spica_async.service.resting import let_rest, queue_again
 from spica_async.service.runner import (
     JOURNAL_AWAY,
     LOOK_SECONDS,
@@ -60,14 +60,14 @@ from spica_async.service.stored import (
 )
 from spica_async.service.write_probe import WriteProbe
 
-_RESTING: Final = frozenset({"paused", "interrupted", "failed", "cancelled"})
+_IDLE: Final = frozenset({"paused", "interrupted", "failed", "cancelled"})
 _OVER: Final = ENDED | {"cancelled"}
-"""The states after which a sweep tells no more."""
+"""The states after which a sweep has no more events."""
 _MOST_KNOWN: Final = 10_000
-"""Sweeps of which a stream remembers what it has told."""
+"""Sweeps of which a stream of all remembers the last event."""
 _SCAN_SECONDS: Final = 0.25
 _LEASE_PATIENCE_SECONDS: Final = 15.0
-"""For whoever has just left a sweep to let go of it."""
+"""For a coordinator that has just left a sweep to give back its lease."""
 
 
 log = structlog.get_logger(__name__)
@@ -84,7 +84,7 @@ class SweepManager:
 
     Attributes:
         runner: runs the sweeps.
-        on_news: called when there may be something new to tell others.
+        on_change: called when there may be events to publish.
     """
 
     def __init__(
@@ -93,11 +93,11 @@ class SweepManager:
         self._journal = journal
         self._settings = settings
         self._files = CandidateFiles()
-        self._news = asyncio.Event()
+        self._change = asyncio.Event()
         # What is counted is what is then taken in.
         self._submitting = asyncio.Lock()
-        self.on_news: Callable[[], None] = lambda: None
-        self.runner = SweepRunner(journal, bus, cache, settings, self._tell_news)
+        self.on_change: Callable[[], None] = lambda: None
+        self.runner = SweepRunner(journal, bus, cache, settings, self._announce_change)
         self._write_probe = WriteProbe(journal)
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -196,7 +196,7 @@ class SweepManager:
 
     async def cancel(self, sweep_id: str) -> SweepSummary:
         """See `Control.cancel`."""
-        return await self._end(sweep_id, "cancel", from_states={*UNFINISHED, *_RESTING})
+        return await self._end(sweep_id, "cancel", from_states={*UNFINISHED, *_IDLE})
 
     async def pause(self, sweep_id: str) -> SweepSummary:
         """See `Control.pause`."""
@@ -206,46 +206,43 @@ class SweepManager:
         """See `Control.resume`."""
         async for row in self._looks(sweep_id):
             left_by_command = row.status == "running" and not row.managed and is_left(row)
-            if row.status not in _RESTING and not left_by_command:
+            if row.status not in _IDLE and not left_by_command:
                 raise WrongStateError(f"sweep {sweep_id} is {row.status}: it does not rest")
             async with self._submitting:
                 await self._check_queue()
                 with suppress(SweepTakenError, WrongStateError):
-                    await queue_again(self._journal, row)
+                    await queue_idle_sweep(self._journal, row)
                     break
-        self._tell_news()
+        self._announce_change()
         self.runner.retry(sweep_id)
         return await self._summary(sweep_id)
 
     async def remove(self, sweep_id: str) -> None:
         """See `Control.remove`."""
         async for row in self._looks(sweep_id):
-            if row.status not in ENDED | _RESTING:
+            if row.status not in ENDED | _IDLE:
                 raise WrongStateError(f"sweep {sweep_id} is {row.status}: cancel it first")
             with suppress(SweepTakenError):
-                if await self._journal.remove(sweep_id, only_from=ENDED | _RESTING):
+                if await self._journal.remove(sweep_id, only_from=ENDED | _IDLE):
                     return
 
-    async def tells_more(self, sweep_id: str, *, after: int) -> bool:
-        """See `Control.tells_more`."""
+    async def has_more_events(self, sweep_id: str, *, after: int) -> bool:
+        """See `Control.has_more_events`."""
         row = await self._row(sweep_id)
         return after < row.events or row.status not in _OVER
 
-    async def events(self, sweep_id: str | None, *, after: int = 0) -> Events:
+    def events(self, sweep_id: str | None, *, after: int = 0) -> Events:
         """See `Control.events`."""
-        told = self._events_of_all() if sweep_id is None else self._events_of(sweep_id, after)
-        async with aclosing(told):
-            async for event in told:
-                yield event
+        return self._events_of_all() if sweep_id is None else self._events_of(sweep_id, after)
 
     async def _events_of_all(self) -> Events:
         recent = await self._journal.recent_events()
         known = {sweep_id: last for sweep_id, (_, last) in recent.numbers.items()}
         while True:
-            news = self._news
+            change = self._change
             recent = await self._journal.recent_events(recent.at)
             for sweep_id, (first, last) in recent.numbers.items():
-                # Taken out, so that who has told nothing for longest is the first to be forgotten.
+                # Taken out, so that the one that was silent longest is forgotten first.
                 number = known.pop(sweep_id, first - 1)
                 if last > number:
                     async for recorded in self._journal.events(sweep_id, number):
@@ -255,7 +252,7 @@ class SweepManager:
             for forgotten in list(known)[: len(known) - _MOST_KNOWN]:
                 del known[forgotten]
             await asyncio.sleep(_SCAN_SECONDS)
-            await _set_or_late(news)
+            await _set_or_late(change)
 
     async def troubles(self) -> Sequence[str]:
         """See `Control.troubles`."""
@@ -266,16 +263,16 @@ class SweepManager:
 
     async def _events_of(self, sweep_id: str, after: int) -> Events:
         while True:
-            news = self._news
+            change = self._change
             row = await self._row(sweep_id)
             async for recorded in self._journal.events(sweep_id, after):
                 after = recorded.number
                 yield _read_event(sweep_id, recorded)
             if after >= row.events and row.status in _OVER:
                 return
-            # The news may be of another sweep, and there are many of them.
+            # The change may be one of another sweep, and there are many of them.
             await asyncio.sleep(_SCAN_SECONDS)
-            await _set_or_late(news)
+            await _set_or_late(change)
 
     async def _end(self, sweep_id: str, wish: str, *, from_states: Collection[str]) -> SweepSummary:
         wanted = WISHED[wish]
@@ -288,8 +285,8 @@ class SweepManager:
                 raise WrongStateError(f"sweep {sweep_id} is run by {row.owner}, no daemon")
             if row.status != "running" or is_a_commands:
                 with suppress(SweepTakenError, WrongStateError):
-                    await let_rest(self._journal, row, wanted)
-                    self._tell_news()
+                    await stop_idle_sweep(self._journal, row, wanted)
+                    self._announce_change()
                     break
             # It is granted whatever becomes of us: others look at the wishes for what they run, and
             # for what nobody runs any more.
@@ -351,10 +348,10 @@ class SweepManager:
         except SweepUnknownError as error:
             raise UnknownSweepError(str(error)) from error
 
-    def _tell_news(self) -> None:
-        news, self._news = self._news, asyncio.Event()
-        news.set()
-        self.on_news()
+    def _announce_change(self) -> None:
+        change, self._change = self._change, asyncio.Event()
+        change.set()
+        self.on_change()
 
 
 def _read_event(sweep_id: str, recorded: RecordedEvent) -> SweepEvent | UnreadableEvent:
@@ -380,7 +377,7 @@ def _place(name: str) -> Place:
 
 
 async def _set_or_late(event: asyncio.Event) -> None:
-    """Wait for an event, and no longer than another daemon's news may take."""
+    """Wait for an event, but not for long: other daemons change the journal without setting it."""
     with suppress(TimeoutError):
         async with asyncio.timeout(LOOK_SECONDS):
             await event.wait()

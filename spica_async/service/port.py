@@ -1,4 +1,4 @@
-"""What a daemon can be asked to do, whoever asks: HTTP, AMQP or a test."""
+"""The verbs of a daemon, as HTTP and AMQP commands use them."""
 
 from __future__ import annotations
 
@@ -118,21 +118,21 @@ class Control(Protocol):
         """End it; what was found is kept. Raises UnknownSweepError, WrongStateError."""
 
     async def pause(self, sweep_id: str) -> SweepSummary:
-        """Let it rest until it is resumed. Raises UnknownSweepError, WrongStateError."""
+        """Stop it until it is resumed. Raises UnknownSweepError, WrongStateError."""
 
     async def resume(self, sweep_id: str) -> SweepSummary:
-        """Queue it again, if it rests, has failed or was interrupted.
+        """Queue it again, if it was stopped, has failed or was interrupted.
 
         Raises UnknownSweepError, WrongStateError, QueueFullError.
         """
 
     async def remove(self, sweep_id: str) -> None:
-        """Forget a sweep that has ended or rests, with its events, told or not; its folder stays.
+        """Forget a sweep that has ended or was stopped, with all its events; its folder stays.
 
         Raises UnknownSweepError, WrongStateError.
         """
 
-    async def tells_more(self, sweep_id: str, *, after: int) -> bool:
+    async def has_more_events(self, sweep_id: str, *, after: int) -> bool:
         """Whether a sweep has events behind one, or may have some yet. Raises UnknownSweepError."""
 
     def events(self, sweep_id: str | None, *, after: int = 0) -> Events:

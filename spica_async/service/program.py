@@ -1,4 +1,4 @@
-"""The daemon as a program: journal, bus, workers, HTTP and commands, until it is told to end."""
+"""The daemon as a program: journal, bus, workers, HTTP and commands, until a signal ends it."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class DaemonOptions:
         slots: replays at a time on this machine; 0 for none, with a broker.
         parallel_sweeps: sweeps side by side.
         max_queued: sweeps that may wait.
-        grace_seconds: when it is told to end, for evaluations that run to bring their result.
+        grace_seconds: after the signal to end, for evaluations that run to bring their result.
         http: where to listen.
         command_files: which files of this host a submission by a command may name.
         keep_days: for how long sweeps that have ended are kept; none: for good.
@@ -164,7 +164,7 @@ class _States:
             self._on_state(state, why)
 
     def pass_on(self, on_state: OnState) -> None:
-        """Tell of the latest state, and of all that come."""
+        """Pass on the latest state, and all that follow."""
         self._on_state = on_state
         if self._last is not None:
             on_state(*self._last)
@@ -172,7 +172,7 @@ class _States:
 
 @dataclass(frozen=True, slots=True)
 class _Helpers:
-    """What a broker makes possible: others are told of sweeps, and tell what to do."""
+    """What works over a broker alone: events go out, and commands come in."""
 
     outbox: Outbox
     commands: Commands
@@ -184,7 +184,7 @@ class _Helpers:
         if options.broker is None:
             return None
         outbox = Outbox(journal, bus, manager.runs)
-        manager.on_news = outbox.wake
+        manager.on_change = outbox.wake
         source = f"spica/daemon/{socket.gethostname()}"
         return cls(outbox, Commands(bus, manager, source, options.command_files))
 

@@ -37,9 +37,9 @@ from spica_async.journal.owner import is_dead
 from spica_async.processes.stopping import StopState
 from spica_async.processes.threads import with_files
 from spica_async.search.stopping import StoppedStatus, SweepStop
+from spica_async.service.idle_sweeps import stop_idle_sweep
 from spica_async.service.jobs import ResumedJob, SweepMovedError
 from spica_async.service.port import WrongStateError
-from spica_async.service.resting import let_rest
 from spica_async.service.run_sweep import RunContext, run_job
 from spica_async.service.watch import SweepWatch
 from spica_async.traces.serve import TraceServer
@@ -224,7 +224,7 @@ class SweepRunner:
                 running.stop.request_status(wanted)
             elif row.status != "running" and is_left(row):
                 with suppress(SweepTakenError, WrongStateError, SweepUnknownError):
-                    await let_rest(self._journal, row, wanted)
+                    await stop_idle_sweep(self._journal, row, wanted)
                     self._on_change()
 
     def _begin(self, rows: list[SweepRow], group: asyncio.TaskGroup) -> None:
@@ -323,18 +323,20 @@ class SweepRunner:
     async def _leave(self, running: Running) -> None:
         """Let one rest that was cut off before it was searched, unless the next daemon runs it."""
         if running.stop.status != "queued":
-            await self._let_rest(running.sweep_id, running.stop.status)
+            await self._stop_idle_sweep(running.sweep_id, running.stop.status)
 
     async def _fail(self, sweep_id: str, reason: str) -> None:
         log.error("sweep.failed", sweep=sweep_id, reason=reason)
-        await self._let_rest(sweep_id, "failed", failure=reason)
+        await self._stop_idle_sweep(sweep_id, "failed", failure=reason)
 
-    async def _let_rest(self, sweep_id: str, status: str, *, failure: str | None = None) -> None:
+    async def _stop_idle_sweep(
+        self, sweep_id: str, status: str, *, failure: str | None = None
+    ) -> None:
         """Let one rest that we run no more, unless it has come to rest by itself."""
         try:
             row = await self._journal.sweep(sweep_id)
             if row.status in UNFINISHED:
-                await let_rest(self._journal, row, status, failure=failure)
+                await stop_idle_sweep(self._journal, row, status, failure=failure)
         except SpicaError as error:
             # It is begun again, with what was requested of it.
             log.warning("sweep.rest_unwritten", sweep=sweep_id, status=status, error=str(error))

@@ -1,4 +1,4 @@
-"""What a daemon tells of sweeps that it does not run, from the journal and their folders."""
+"""What a daemon shows of sweeps that it does not run, from the journal and their folders."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _STATES: Final = frozenset(get_args(StoredState))
 _CONFIG: TypeAdapter[dict[str, JsonValue]] = TypeAdapter(dict[str, JsonValue])
 _INDEXED_FILES: Final = 64
 _PAGE_SECONDS: Final = 10.0
-# Of their own: whoever asks for pages of a disk that hangs keeps nobody's trace from being read.
+# Of their own: pages of a disk that hangs keep no trace from being read.
 _PAGES: Final = DaemonThreads(4, "pages")
 
 _UNREAD: Final = "cannot be read by this version"
@@ -47,7 +47,7 @@ SHOWN: Final = 10
 
 
 def state_of(status: str) -> SweepState:
-    """A status of the journal as others are told of it."""
+    """The state that a daemon shows for a status of the journal."""
     return cast("StoredState", status) if status in _STATES else "unreadable"
 
 

@@ -22,7 +22,7 @@ class SweepWatch(Observer):
 
     Args:
         sweep_id: of the sweep.
-        on_fleet: told of every new view of the workers.
+        on_fleet: takes every new view of the workers.
 
     Attributes:
         records: every candidate with a verdict, in order.
@@ -65,7 +65,7 @@ class SweepWatch(Observer):
         self._branches[branch.space.mode] = branch
 
     def fleet(self, view: FleetView) -> None:
-        """Tell the daemon what there is of workers."""
+        """Pass on what there is of workers."""
         self._on_fleet(view)
 
     @property

@@ -1,4 +1,4 @@
-"""Whether the journal can be written, for whoever asks, and asks often."""
+"""Whether the journal can be written, with few looks for many questions."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class FakeControl:
         self.known: dict[str, FakeSweep] = {}
         self.room = 100
         self.refusal: Exception | None = None
-        self.told_troubles: list[str] = []
+        self.known_troubles: list[str] = []
         self.listeners = 0
         self.asked_after: list[int] = []
         self._changed = asyncio.Condition()
@@ -118,7 +118,7 @@ class FakeControl:
         self._refuse()
         return Counter(sweep.detail.state for sweep in self.known.values())
 
-    async def tells_more(self, sweep_id: str, *, after: int) -> bool:
+    async def has_more_events(self, sweep_id: str, *, after: int) -> bool:
         self._refuse()
         return after < len(self._find(sweep_id).events) or not self._over(sweep_id)
 
@@ -169,7 +169,7 @@ class FakeControl:
             self.listeners -= 1
 
     async def troubles(self) -> Sequence[str]:
-        return self.told_troubles
+        return self.known_troubles
 
     async def tell(
         self, sweep_id: str, *happenings: Lifecycle, state: SweepState | None = None

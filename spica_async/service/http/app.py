@@ -49,7 +49,7 @@ def make_app(
         # Their pages would load scripts from elsewhere.
         docs_url=None,
         redoc_url=None,
-        # What it would tell a collector, `/metrics` tells.
+        # `/metrics` has it.
         telemetry={"tracing": False, "metrics": False, "logs": False},
         middleware=[
             Middleware(Observed, metrics=metrics),

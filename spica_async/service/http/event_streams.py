@@ -114,7 +114,7 @@ def add_events(router: APIRouter, control: Control, streams: Streams) -> None:
         number = after if last_event_id is None else last_event_id
         # Once a stream has begun, it cannot be answered with a 404 or 204 any more. The latter has
         # an `EventSource` come no more.
-        if not await control.tells_more(sweep_id, after=number):
+        if not await control.has_more_events(sweep_id, after=number):
             raise NoMoreEventsError
         return number
 

@@ -54,7 +54,7 @@ class Metrics:
         self.sweeps = Gauge("spica_sweeps", "Sweeps by their state.", ("state",), registry=registry)
 
     def count_sweeps(self, found: Mapping[SweepState, int] | None) -> None:
-        """Set the gauge of sweeps; None: they are not known, and so not told."""
+        """Set the gauge of sweeps; None: they are not known, and left out."""
         self.sweeps.clear()
         if found is None:
             return

@@ -40,7 +40,7 @@ class ProblemError(Exception):
 def problem_response(
     status: int, detail: str, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """The answer that tells of a problem.
+    """The answer that says what the problem is.
 
     Args:
         status: of HTTP.

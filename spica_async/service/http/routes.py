@@ -56,10 +56,10 @@ def make_router(
     """The routes of a daemon.
 
     Args:
-        control: is asked to do what is wanted.
+        control: does what requests ask for.
         settings: limits.
         streams: counts event streams, and ends them.
-        metrics: what `/metrics` tells.
+        metrics: what `/metrics` shows.
     """
     router = APIRouter()
     _add_submission(router, control, settings)
@@ -145,11 +145,11 @@ def _add_orders(router: APIRouter, control: Control) -> None:
         return _json(await control.cancel(sweep_id))
 
     async def pause(sweep_id: str) -> Response:
-        """Let it rest until it is resumed."""
+        """Stop it until it is resumed."""
         return _json(await control.pause(sweep_id))
 
     async def resume(sweep_id: str) -> Response:
-        """Queue it again, if it rests, has failed or was interrupted."""
+        """Queue it again, if it was stopped, has failed or was interrupted."""
         return _json(await control.resume(sweep_id))
 
     for order in (cancel, pause, resume):
@@ -165,7 +165,7 @@ def _add_orders(router: APIRouter, control: Control) -> None:
         responses=describe_problems(404, 409),
     )
     async def remove(sweep_id: str) -> Response:
-        """Forget it, if it has ended or rests; its folder stays."""
+        """Forget it, if it has ended or was stopped; its folder stays."""
         await control.remove(sweep_id)
         return Response(status_code=HTTPStatus.NO_CONTENT)
 

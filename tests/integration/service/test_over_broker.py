@@ -45,7 +45,7 @@ async def test_events_reach_subscribers_though_connections_break(
         worker = FakeWorker(own, measure=succeed_or_fail, slots=2, gate=gate)
         async with daemon(where, tmp_path, bus=bus, worker=worker, workers_bus=own) as run:
             outbox = Outbox(run.manager._journal, bus, run.manager.runs)
-            run.manager.on_news = outbox.wake
+            run.manager.on_change = outbox.wake
             publishing = asyncio.ensure_future(outbox.run())
             sweep_id = await run.submit()
             for _ in range(4):

@@ -218,7 +218,7 @@ async def test_probes(client: httpx.AsyncClient, control: FakeControl, prefix: s
     assert (await client.get(f"{prefix}/health")).status_code == 200
     assert (await client.get(f"{prefix}/ready")).status_code == 200
 
-    control.told_troubles = ["the broker does not answer", "no worker"]
+    control.known_troubles = ["the broker does not answer", "no worker"]
 
     assert (await client.get(f"{prefix}/health")).status_code == 200
     told = problem(await client.get(f"{prefix}/ready"), 503)

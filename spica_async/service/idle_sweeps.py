@@ -1,4 +1,4 @@
-"""Writes what becomes of a sweep while nobody runs it."""
+"""Stops and queues sweeps that nobody runs, by writing to the journal."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from spica_async.service.port import WrongStateError
 from spica_async.service.stored import listed_of
 
 
-async def let_rest(
+async def stop_idle_sweep(
     journal: Journal, row: SweepRow, status: str, *, failure: str | None = None
 ) -> None:
-    """Let a sweep rest, and have others told so.
+    """Stop a sweep that nobody runs, with an event of it.
 
     Args:
         journal: has the sweep.
@@ -39,8 +39,8 @@ async def let_rest(
     await _write(journal, row, status, stopped)
 
 
-async def queue_again(journal: Journal, row: SweepRow) -> None:
-    """Let daemons go on with a sweep that rests; what was asked of it until then is forgotten.
+async def queue_idle_sweep(journal: Journal, row: SweepRow) -> None:
+    """Queue a sweep that has stopped; a request that was made of it before is forgotten.
 
     Raises:
         SweepTakenError: somebody runs it by now.
@@ -59,7 +59,7 @@ async def _write(journal: Journal, row: SweepRow, status: str, fact: Stopped | N
         events: list[str] = []
         if fact is not None:
             events = _events_for(now, fact)
-            # What a coordinator has left untold when it died is told behind this.
+            # Events of earlier facts that a coordinator did not get to write come behind this one.
             fact = fact.model_copy(update={"event": now.events + 1 if events else None})
         listed = listed_of(now)
         reason = fact.reason if fact is not None else None
@@ -91,10 +91,10 @@ async def _last_stop(journal: Journal, sweep_id: str) -> Stopped | None:
 
 def _events_for(row: SweepRow, fact: Stopped) -> list[str]:
     try:
-        told = EventsFromFacts(config_of(row).goal).fact(fact)
+        events = EventsFromFacts(config_of(row).goal).fact(fact)
     except JournalError:
         return []  # Its configuration cannot be read.
     return [
         SweepEvent.of(row.sweep_id, number, data).model_dump_json(exclude_none=True)
-        for number, data in enumerate(told, row.events + 1)
+        for number, data in enumerate(events, row.events + 1)
     ]
