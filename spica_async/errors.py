@@ -49,7 +49,7 @@ def file_problem(error: OSError | ValueError | RuntimeError) -> str:
 def unforeseen(error: BaseException) -> str:
     """One line on an error that nobody has foreseen.
 
-    What the system has against a file is for whoever has the file, wherever it turned up; anything
+    What the system has against a file concerns the file's owner, wherever it turned up; anything
     else is a bug of ours, whose traceback is kept.
     """
     if isinstance(error, OSError) and error.filename is not None:
@@ -103,11 +103,11 @@ def first_cause(error: BaseException) -> BaseException:
     for other in others:
         if (type(other), str(other)) not in known:
             known.add((type(other), str(other)))
-            log.warning("errors.another", error=_told(other), besides=_told(first, keep=False))
+            log.warning("errors.another", error=_line(other), besides=_line(first, keep=False))
     return first
 
 
-def _told(error: BaseException, *, keep: bool = True) -> str:
+def _line(error: BaseException, *, keep: bool = True) -> str:
     """One line on an error; the traceback of one that is not ours is kept if asked for."""
     if type(error).__module__.partition(".")[0] in _OURS:
         return str(error)

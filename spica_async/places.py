@@ -15,7 +15,7 @@ from spica_async.errors import InputError, file_problem
 
 
 def user_cache_folder() -> Path:
-    """The user's folder for what may be removed whenever nothing runs; made by whoever writes.
+    """The user's folder for what may be removed whenever nothing runs; writing makes it.
 
     A user of whom no home is known, as in many a container, has one among the temporary files.
     """

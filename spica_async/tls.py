@@ -1,4 +1,4 @@
-"""Why two ends cannot agree on TLS, in words that tell what to change."""
+"""Why two ends cannot agree on TLS, in words that say what to change."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -12,16 +13,17 @@ from spica_async.cli.prune import check_days
 from spica_async.service.http import DEFAULT_HOST, DEFAULT_PORT
 
 
-def serve(
-    *,
-    flags: SweepFlags,
-    sweeps: Annotated[int, typer.Option(min=1, help="sweeps that run side by side")] = 2,
-    max_queued: Annotated[int, typer.Option(min=1, help="sweeps that may wait")] = 100,
+@dataclass(frozen=True, kw_only=True)
+class DaemonRunFlags(SweepFlags):
+    """How to run the daemon."""
+
+    sweeps: Annotated[int, typer.Option(min=1, help="sweeps that run side by side")] = 2
+    max_queued: Annotated[int, typer.Option(min=1, help="sweeps that may wait")] = 100
     host: Annotated[
         str, typer.Option(help="where to listen; outside of the loopback with --token-file only")
-    ] = DEFAULT_HOST,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free one")] = DEFAULT_PORT,
-    token_file: TokenFile = None,
+    ] = DEFAULT_HOST
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free one")] = DEFAULT_PORT
+    token_file: TokenFile = None
     trace_root: Annotated[
         list[Path] | None,
         typer.Option(
@@ -29,7 +31,7 @@ def serve(
             " repeated; default: any for this user's own, none for others",
             metavar="DIR",
         ),
-    ] = None,
+    ] = None
     keep_days: Annotated[
         float | None,
         typer.Option(
@@ -37,8 +39,10 @@ def serve(
             help="forget sweeps that ended so long ago, as `prune` does; default: none",
             metavar="DAYS",
         ),
-    ] = None,
-) -> None:
+    ] = None
+
+
+def serve(*, flags: DaemonRunFlags) -> None:
     """Run the tuning daemon: sweeps are submitted to it, watched, paused and resumed.
 
     What was running when it ended, in whatever way, goes on when it is started again.
@@ -55,28 +59,28 @@ def serve(
     log_to_stderr()
     broker = flags.broker()
     check_root(flags.output)
-    check_days("--keep-days", keep_days)
-    tokens = read_tokens(token_file)
+    check_days("--keep-days", flags.keep_days)
+    tokens = read_tokens(flags.token_file)
     # Without a token of its user's the daemon makes one of its own, for that user alone.
     own_token = None if tokens else new_token()
-    below = LocalFiles.below(trace_root or [])
+    below = LocalFiles.below(flags.trace_root or [])
     options = DaemonOptions(
         output=flags.output,
         journal=JournalOptions.read(flags.journal, flags.output),
         broker=broker,
         slots=0 if flags.slots is None and broker is not None else checked_slots(flags.slots),
-        parallel_sweeps=sweeps,
-        max_queued=max_queued,
+        parallel_sweeps=flags.sweeps,
+        max_queued=flags.max_queued,
         grace_seconds=flags.grace(),
         http=HttpSettings(
-            host=host,
-            port=port,
+            host=flags.host,
+            port=flags.port,
             tokens=Tokens.of(tokens or [own_token or ""]),
             own_token=own_token,
             # Who has this token can read what the daemon can.
-            files=below if trace_root or own_token is None else ANY_FILE,
+            files=below if flags.trace_root or own_token is None else ANY_FILE,
         ),
         command_files=below,
-        keep_days=keep_days,
+        keep_days=flags.keep_days,
     )
     raise typer.Exit(run_daemon(options, lambda line: typer.echo(line, err=True)))

@@ -183,8 +183,8 @@ async def _sweep_row(sweep_id: str, options: JournalOptions) -> SweepRow:
 def _slots(options: RunOptions, *, parallel_evals: int) -> int:
     """Slots to run here.
 
-    Without a broker there is one per core unless told otherwise, and none that could never be
-    used.
+    Without a broker there is one per core unless --slots says otherwise, and none that could never
+    be used.
 
     Raises:
         InputError: if so many were asked for that the memory is not enough for a replay in each.

@@ -7,6 +7,7 @@ SIGTERM cut that short, 1 when the worker cannot work (any more), 2 for a bad op
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -33,32 +34,33 @@ app = typer.Typer(
 )
 
 
-def work(
-    *,
-    flags: BrokerFlags,
+@dataclass(frozen=True, kw_only=True)
+class WorkerFlags(BrokerFlags):
+    """How to work."""
+
     slots: Annotated[
         int | None, typer.Option(min=1, help="replays at a time on this machine; default: cores")
-    ] = None,
+    ] = None
     name: Annotated[
         str | None,
         typer.Option(help="unlike any other worker's; default: host and process id"),
-    ] = None,
+    ] = None
     drain_seconds: Annotated[
         float,
         typer.Option(min=0, help="for what runs when SIGTERM comes; the rest is given back"),
-    ] = DEFAULT_DRAIN_SECONDS,
+    ] = DEFAULT_DRAIN_SECONDS
     heartbeat_seconds: Annotated[
         float, typer.Option(min=1, max=60, help="between two signs of life to coordinators")
-    ] = DEFAULT_HEARTBEAT_SECONDS,
+    ] = DEFAULT_HEARTBEAT_SECONDS
     trace_cache: Annotated[
         Path | None,
         typer.Option(
             help="folder for traces that were fetched; default: the user's", metavar="DIR"
         ),
-    ] = None,
+    ] = None
     trace_cache_mib: Annotated[
         int, typer.Option(min=1, help="the most that the folder may hold", metavar="MIB")
-    ] = DEFAULT_MAX_BYTES // 2**20,
+    ] = DEFAULT_MAX_BYTES // 2**20
     trace_schemes: Annotated[
         str,
         typer.Option(
@@ -67,31 +69,33 @@ def work(
             " read",
             metavar="SCHEME,...",
         ),
-    ] = ",".join(DEFAULT_SCHEMES),
+    ] = ",".join(DEFAULT_SCHEMES)
     log_folder: Annotated[
         Path | None,
         typer.Option(
             help="folder for what replay processes print; default: nowhere", metavar="DIR"
         ),
-    ] = None,
-    json_logs: Annotated[bool, typer.Option("--json-logs", help="one JSON object a line")] = False,
-) -> None:
+    ] = None
+    json_logs: Annotated[bool, typer.Option("--json-logs", help="one JSON object a line")] = False
+
+
+def work(*, flags: WorkerFlags) -> None:
     """Evaluate candidates for sweeps that run elsewhere; takes part until SIGTERM or Ctrl-C."""
     address = flags.address()
     options = WorkerOptions(
-        name=_checked_name(name),
-        slots=checked_slots(slots),
-        drain_seconds=drain_seconds,
-        heartbeat_seconds=heartbeat_seconds,
+        name=_checked_name(flags.name),
+        slots=checked_slots(flags.slots),
+        drain_seconds=flags.drain_seconds,
+        heartbeat_seconds=flags.heartbeat_seconds,
         hard_limit_seconds=flags.limit_seconds(),
-        children=ChildSettings(log_folder=_made_folder(log_folder)),
+        children=ChildSettings(log_folder=_made_folder(flags.log_folder)),
         traces=TraceCache.open(
-            trace_cache,
-            max_bytes=trace_cache_mib * 2**20,
-            schemes=read_schemes(trace_schemes),
+            flags.trace_cache,
+            max_bytes=flags.trace_cache_mib * 2**20,
+            schemes=read_schemes(flags.trace_schemes),
         ),
     )
-    log_to_stderr(as_json=json_logs)
+    log_to_stderr(as_json=flags.json_logs)
     raise typer.Exit(run_program(address, options))
 
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from schemas.messages import Sample
 
-# What `deployment` already tells, or what follows from it.
-_TOLD = (
+# What `deployment` already says, or what follows from it.
+_SAID = (
     "tp",
     "pp",
     "attention_dp",
@@ -51,12 +51,12 @@ def traffic_handling(sample: Sample) -> str:
 
 
 def differing_knobs(samples: Sequence[Sample]) -> list[str]:
-    """The knobs, beside what `deployment` and `traffic_handling` tell, in which samples differ."""
-    told = {
+    """The knobs, beside what `deployment` and `traffic_handling` say, in which samples differ."""
+    said = {
         *_EXPANDED,
-        *(f"{prefix}{name}" for prefix in ("", "prefill_", "decode_") for name in _TOLD),
+        *(f"{prefix}{name}" for prefix in ("", "prefill_", "decode_") for name in _SAID),
     }
-    names = dict.fromkeys(name for sample in samples for name in sample if name not in told)
+    names = dict.fromkeys(name for sample in samples for name in sample if name not in said)
     return [
         name
         for name in names

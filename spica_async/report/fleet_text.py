@@ -19,8 +19,8 @@ _SHOWN_TROUBLES = 3
 def workers_line(view: FleetView) -> str:
     """How many there are and what they can do: `workers: 3 (1 starting), slots 8`."""
     states = Counter(worker.state for worker in view.workers if worker.state != "ready")
-    told = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
-    return f"workers: {len(view.workers)}{f' ({told})' if told else ''}, slots {view.slots}"
+    others = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
+    return f"workers: {len(view.workers)}{f' ({others})' if others else ''}, slots {view.slots}"
 
 
 def who_works(workers: Sequence[WorkerView]) -> str:
@@ -48,7 +48,7 @@ def concerns(view: FleetView) -> list[str]:
 
 
 def broker_line(state: str, why: str, since_seconds: float | None = None) -> str:
-    """How it stands with the broker, and for how long if that is told."""
+    """How it stands with the broker, and for how long if that is known."""
     if state == CONNECTED:
         return "broker: connected"
     since = "" if since_seconds is None else f" since {seconds(since_seconds)}"
