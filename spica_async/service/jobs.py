@@ -60,6 +60,10 @@ class Job(Protocol):
     def inputs(self) -> Inputs:
         """Its configuration and its trace."""
 
+    @property
+    def folder(self) -> Path:
+        """Where its results are, or are to be."""
+
     async def before_planning(self, stack: AsyncExitStack) -> PastRuns:
         """See that it can be run at all; what it has come to so far.
 
@@ -90,8 +94,8 @@ class NewJob:
     ) -> None:
         self.sweep_id = new_sweep_id()
         self.inputs = inputs
-        self._root = root
-        self._lasting_root = root.absolute()
+        self.folder = root / self.sweep_id
+        self._lasting_folder = self.folder.absolute()
         self._options = journal
         self._use_cache = use_cache
         self._journal: Journal | None = None
@@ -105,13 +109,16 @@ class NewJob:
     async def after_planning(self, stack: AsyncExitStack) -> OpenSweep:
         """Make the folder, and enter the sweep into the journal as ours."""
         lease = new_lease()
-        folder = await stack.enter_async_context(FolderWriter.open(self._root, self.sweep_id))
+        folder = await stack.enter_async_context(
+            FolderWriter.open(self.folder.parent, self.sweep_id)
+        )
         folder.write_config(self.inputs.config)
         journal = self._journal
         if journal is None:
             journal = await stack.enter_async_context(opened(self._options))
-        lasting = self._lasting_root / self.sweep_id
-        sweep = new_sweep(self.sweep_id, self.inputs.config, lasting, use_cache=self._use_cache)
+        sweep = new_sweep(
+            self.sweep_id, self.inputs.config, self._lasting_folder, use_cache=self._use_cache
+        )
         await journal.create(sweep, lease)
         events = PendingEvents(self.sweep_id, self.inputs.config, stored=1)
         log = await stack.enter_async_context(
@@ -147,7 +154,7 @@ class ResumedJob:
     ) -> None:
         self.sweep_id = sweep_id
         self.inputs = inputs
-        self._folder = folder
+        self.folder = folder
         self._open_journal = journal
         self._on_change = on_change
         self._only_from = only_from
@@ -203,7 +210,7 @@ class ResumedJob:
     async def after_planning(self, stack: AsyncExitStack) -> OpenSweep:  # noqa: ARG002  # the protocol's
         """Open its folder again."""
         assert self._opened is not None  # noqa: S101  # planning came after `before_planning`
-        root, name = self._folder.parent, self._folder.name
+        root, name = self.folder.parent, self.folder.name
         folder = await self._folders.enter_async_context(
             FolderWriter.open(root, name, resumed=True)
         )

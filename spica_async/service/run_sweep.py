@@ -85,65 +85,96 @@ async def run_job(
     """
     time = asyncio.get_running_loop().time
     began = time()
-    broker, observer = context.broker, context.observer
     async with AsyncExitStack() as stack:
         # Before the plan, so that what is wrong with the journal shows at once.
         past = await job.before_planning(stack)
-        trace = job.inputs.trace
-        # Performance data of the user's own may take a while to read.
-        fingerprint = await with_files(engine_fingerprint)
-        if broker is not None:
-            trace = await stack.enter_async_context(offered(trace, broker, context.traces))
-        before_planning = time()
-        plan = await _plan(job, past, observer.planning, before_planning - began)
-        planning_seconds = time() - before_planning
-        versions = engine_versions()
-        for note in [*plan_notes(plan)]:
-            observer.note(note)
-        if past.planned is not None:
-            doubt = check_same(past.planned, plan, trace=trace, versions=versions)
-            if doubt is not None:
-                observer.note(doubt)
-            planning_seconds += past.planned.planning_seconds
+
+        def spent() -> float:
+            return past.elapsed_seconds + time() - began
+
+        sweep = await _planned(job, past, context, stack, spent)
         opened = await job.after_planning(stack)
-        folder = opened.folder
-        sweep = Sweep(
-            sweep_id=job.sweep_id,
-            plan=plan,
-            trace=trace,
-            folder=folder.path,
-            versions=versions,
-            fingerprint=fingerprint,
-            planning_seconds=planning_seconds,
-            past=past,
-        )
         outbox: Outbox | None = None
         if context.publishes_events:
             outbox = await stack.enter_async_context(
                 outbox_of(sweep.sweep_id, opened.events, opened.journal, context.bus)
             )
-        folder.write_plan(plan)
+        opened.folder.write_plan(sweep.plan)
+        # What has ended is written, but not shown once more.
+        viewers = [context.observer] if past.ended is None else []
+        reuse = Reuse(
+            context.cache,
+            sweep.fingerprint,
+            answers=context.use_cache,
+            note=context.observer.note,
+        )
         run = SweepRun(
             sweep,
             opened.log,
-            # What has ended is written, but not shown once more.
-            Observers(folder, opened.events, *([observer] if past.ended is None else [])),
+            Observers(opened.folder, opened.events, *viewers),
             stop=stop,
-            reuse=Reuse(context.cache, fingerprint, answers=context.use_cache, note=observer.note),
+            reuse=reuse,
             share=context.share,
             owner=opened.owner,
-            bus_name=str(broker.address) if broker is not None else MEMORY_BUS,
+            bus_name=str(context.broker.address) if context.broker is not None else MEMORY_BUS,
         )
         if past.ended is not None:
             return await run.show_end(past.ended)
         if past.planned is None:
-            at = past.elapsed_seconds + time() - began
-            await opened.log.record(planned_fact(sweep, at=at), lambda: None)
+            await opened.log.record(planned_fact(sweep, at=spent()), lambda: None)
         return await run.run(
             context.bus,
-            companion=_beside(outbox, companion(plan, folder)),
-            spent_seconds=past.elapsed_seconds + time() - began,
+            companion=_beside(outbox, companion(sweep.plan, opened.folder)),
+            spent_seconds=spent(),
         )
+
+
+async def _planned(
+    job: Job,
+    past: PastRuns,
+    context: RunContext,
+    stack: AsyncExitStack,
+    spent: Callable[[], float],
+) -> Sweep:
+    """The sweep of a job, as it is planned now and was planned before.
+
+    Args:
+        job: the sweep to be run.
+        past: what its earlier runs have come to.
+        context: what it is run with.
+        stack: keeps open what offers its trace to workers.
+        spent: the seconds that it has run for.
+
+    Raises:
+        TimeUpError: its `max_seconds` were up before it was planned.
+        SpicaError: it cannot be planned, or is not what it was when it was begun.
+    """
+    trace = job.inputs.trace
+    # Performance data of the user's own may take a while to read.
+    fingerprint = await with_files(engine_fingerprint)
+    if context.broker is not None:
+        trace = await stack.enter_async_context(offered(trace, context.broker, context.traces))
+    before = spent()
+    plan = await _plan(job, past, context.observer.planning, before)
+    planning_seconds = spent() - before
+    versions = engine_versions()
+    for note in plan_notes(plan):
+        context.observer.note(note)
+    if past.planned is not None:
+        doubt = check_same(past.planned, plan, trace=trace, versions=versions)
+        if doubt is not None:
+            context.observer.note(doubt)
+        planning_seconds += past.planned.planning_seconds
+    return Sweep(
+        sweep_id=job.sweep_id,
+        plan=plan,
+        trace=trace,
+        folder=job.folder,
+        versions=versions,
+        fingerprint=fingerprint,
+        planning_seconds=planning_seconds,
+        past=past,
+    )
 
 
 @asynccontextmanager
@@ -161,7 +192,7 @@ async def _plan(job: Job, past: PastRuns, progress: Progress, spent_seconds: flo
         job: the sweep.
         past: what its earlier runs have come to.
         progress: takes a line for each thing that is done.
-        spent_seconds: that this run has taken by now.
+        spent_seconds: that it has run for by now.
 
     Raises:
         TimeUpError: its time was up.
@@ -169,10 +200,8 @@ async def _plan(job: Job, past: PastRuns, progress: Progress, spent_seconds: flo
     """
     limit = job.inputs.config.sweep.max_seconds
     # What was planned once is planned again, though only for its result to be written.
-    if limit is None or past.planned is not None:
-        left = None
-    else:
-        left = max(0.0, limit - past.elapsed_seconds - spent_seconds)
+    is_first = past.planned is None
+    left = max(0.0, limit - spent_seconds) if limit is not None and is_first else None
     try:
         async with asyncio.timeout(left) as until:
             # A group waits for both, however this ends; `gather` would leave the planning process.
