@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
 
 import typer
 
@@ -232,9 +232,23 @@ def flattened(command: Callable[..., None]) -> Callable[..., None]:
     flat: list[inspect.Parameter] = []
     for parameter in signature.parameters.values():
         if parameter.name in groups:
-            flat += inspect.signature(groups[parameter.name], eval_str=True).parameters.values()
+            flat += _options_of(parameter.annotation)
         else:
             flat.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
     call.__signature__ = signature.replace(parameters=flat)  # type: ignore[attr-defined]  # `inspect` looks for it
     call.__annotations__ = {parameter.name: parameter.annotation for parameter in flat}
     return call
+
+
+def _options_of(group: Any) -> list[inspect.Parameter]:
+    # Unlike `inspect`, this reads each class's annotations where that class is.
+    hints = get_type_hints(group, include_extras=True)
+    return [
+        inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=field.default,
+            annotation=hints[field.name],
+        )
+        for field in fields(group)
+    ]
