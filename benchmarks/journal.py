@@ -62,7 +62,8 @@ from spica_async.service.http.app import make_app
 from spica_async.service.http.server import serve
 from spica_async.service.http.settings import HttpSettings
 from spica_async.service.http.tokens import Tokens, new_token
-from spica_async.service.manager import ManagerSettings, SweepManager
+from spica_async.service.manager import SweepManager
+from spica_async.service.runner import ManagerSettings
 
 _MOST_WAIT_MS: Final = 5.0
 _MOST_RESUME_SECONDS: Final = 5.0

@@ -29,6 +29,7 @@ from spica_async.report.screen import candidate_line
 from spica_async.report.tables import candidates_table, print_view, tally_text
 from spica_async.report.units import figure, seconds
 from spica_async.service.client import DaemonClient
+from spica_async.service.following import follow
 
 _UNREAD_GOAL: Final = "its goal cannot be read by this version, so candidates are not shown"
 _SUMMARIES: Final[TypeAdapter[list[SweepSummary]]] = TypeAdapter(list[SweepSummary])
@@ -57,7 +58,7 @@ def watch_sweep(client: DaemonClient, sweep_id: str, *, as_json: bool) -> int:
     if goal is None:
         raise SpicaError(f"sweep {sweep_id}: {sweep.reason or _UNREAD_GOAL}")
     try:
-        for event in client.follow(sweep_id, lambda line: typer.echo(line, err=True)):
+        for event in follow(client, sweep_id, lambda line: typer.echo(line, err=True)):
             if (line := _line(event, goal)) is not None:
                 # Beside a document, lines are no result.
                 typer.echo(line, err=as_json)

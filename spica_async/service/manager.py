@@ -381,6 +381,3 @@ async def _set_or_late(event: asyncio.Event) -> None:
     with suppress(TimeoutError):
         async with asyncio.timeout(LOOK_SECONDS):
             await event.wait()
-
-
-__all__ = ["ManagerSettings", "SweepManager"]

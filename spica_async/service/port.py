@@ -9,7 +9,7 @@ from typing import Final, Protocol
 from schemas.config import SmartSearchConfig
 from schemas.daemon import CandidatePage, StoredState, SweepDetail, SweepState, SweepSummary
 from schemas.lifecycle import SweepEvent
-from spica_async.errors import InputError, SpicaError
+from spica_async.errors import SpicaError
 
 MAX_PAGE: Final = 1000
 """Sweeps or candidates in one answer."""
@@ -149,14 +149,3 @@ class Control(Protocol):
 
     async def troubles(self) -> Sequence[str]:
         """What keeps it from working, each in a line; none if it is ready."""
-
-
-__all__ = [
-    "Control",
-    "InputError",
-    "QueueFullError",
-    "SweepPage",
-    "UnknownSweepError",
-    "UnreadableEvent",
-    "WrongStateError",
-]

@@ -36,8 +36,9 @@ from spica_async.service.http.server import serve
 from spica_async.service.http.settings import HttpSettings
 from spica_async.service.lag import watched_loop
 from spica_async.service.local_worker import local_worker
-from spica_async.service.manager import ManagerSettings, SweepManager
+from spica_async.service.manager import SweepManager
 from spica_async.service.outbox import Outbox
+from spica_async.service.runner import ManagerSettings
 from spica_async.service.trace_offers import trace_server
 from spica_async.traces.serve import TraceServer
 from workers.program import WorkerOptions

@@ -25,7 +25,8 @@ from spica_async.evaluate.cache import NoCache
 from spica_async.journal.sql import SqlJournal
 from spica_async.plan.build import plan_sweep
 from spica_async.plan.types import Progress, SweepPlan
-from spica_async.service.manager import ManagerSettings, SweepManager
+from spica_async.service.manager import SweepManager
+from spica_async.service.runner import ManagerSettings
 
 BUDGET = 12
 PATIENCE_SECONDS = 60

@@ -35,9 +35,9 @@ from spica_async.journal.owner import this_owner
 from spica_async.journal.sql import SqlJournal
 from spica_async.plan.types import Progress, SweepPlan
 from spica_async.service.jobs import ResumedJob
-from spica_async.service.manager import ManagerSettings, SweepManager
+from spica_async.service.manager import SweepManager
 from spica_async.service.port import QueueFullError, UnknownSweepError, WrongStateError
-from spica_async.service.runner import SweepRunner
+from spica_async.service.runner import ManagerSettings, SweepRunner
 
 
 @pytest.fixture(autouse=True)

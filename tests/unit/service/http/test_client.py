@@ -28,6 +28,7 @@ from schemas.lifecycle import (
     SweepStarted,
 )
 from spica_async.service.client import DaemonSilentError
+from spica_async.service.following import follow
 from spica_async.service.port import SweepPage
 
 pytestmark = pytest.mark.timeout(30)
@@ -163,8 +164,9 @@ async def test_a_refusal_is_an_answer(control: FakeControl) -> None:
 def followed(url: str, sweep_id: str, quiet_seconds: float = 0.3) -> list[str]:
     """The kinds of all events until the sweep has ended."""
     heard: list[str] = []
-    with daemon_client(url, quiet_seconds=quiet_seconds) as client:
-        heard.extend(event.data.kind for event in client.follow(sweep_id, lambda _: None))
+    with daemon_client(url) as client:
+        events = follow(client, sweep_id, lambda _: None, quiet_seconds=quiet_seconds)
+        heard.extend(event.data.kind for event in events)
     return heard
 
 
@@ -280,12 +282,12 @@ async def test_what_cannot_be_read_is_left_out_and_named(
     control.lose(sweep_id, 3)
     told: list[str] = []
 
-    def follow(url: str) -> list[int]:
+    def sequences(url: str) -> list[int]:
         with daemon_client(url) as client:
-            return [event.sequence for event in client.follow(sweep_id, told.append)]
+            return [event.sequence for event in follow(client, sweep_id, told.append)]
 
     async with running(control) as url:
-        heard = await asyncio.to_thread(follow, url)
+        heard = await asyncio.to_thread(sequences, url)
 
     assert heard == [1, 2, 4, 5]
     assert told == ["event 3 cannot be read by this version, and is left out"]
