@@ -201,7 +201,7 @@ class AnySequence(RuleBasedStateMachine):
         await self.stack.aclose()
 
     async def read_everything(self, queue: str, count: int) -> dict[str, DeadLetter | None]:
-        async with self.bus.consume(queue, prefetch=1) as consumer, asyncio.timeout(10):
+        async with self.bus.consume(queue, prefetch=1) as consumer, asyncio.timeout(60):
             read = {}
             for _ in range(count):
                 delivery = await anext(consumer)

@@ -16,7 +16,7 @@ def message(name: str) -> Message:
 
 
 async def take(events: AsyncIterator[Event], count: int) -> list[tuple[str, str]]:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         got = [await anext(events) for _ in range(count)]
     return [(event.topic, event.message.message_id) for event in got]
 

@@ -44,7 +44,7 @@ async def publish(bus: Bus, queue: str, *names: str) -> None:
 
 
 async def take(consumer: Consumer, count: int = 1) -> list[Delivery]:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         return [await anext(consumer) for _ in range(count)]
 
 
@@ -451,7 +451,7 @@ class TestStatus:
 
 async def eventually(bus: Bus, queue: str, expected: QueueStatus) -> bool:
     """A broker counts a moment later."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while await bus.queue_status(queue) != expected:  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.01)
     return True

@@ -21,13 +21,13 @@ def message(number: int, size: int = 1) -> Message:
 
 
 async def has_dropped(told: Subscription[Any], count: int) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while told.dropped < count:  # noqa: ASYNC110  # they come over a socket
             await asyncio.sleep(0.01)
 
 
 async def ids(told: Subscription[Event | Message], count: int) -> list[str]:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         got = [await anext(told) for _ in range(count)]
     return [(one.message if isinstance(one, Event) else one).message_id for one in got]
 

@@ -35,17 +35,15 @@ async def take(consumer: Consumer) -> Delivery:
 
 
 async def names_until_empty(bus: RabbitBus) -> list[str]:
-    """Take and ack everything in the queue."""
-    names = []
+    """Take and ack everything in the queue, up to a last message of our own."""
+    await bus.publish("work", message("the end"))
+    names: list[str] = []
     async with bus.consume("work", prefetch=1) as consumer:
-        try:
-            while True:
-                async with asyncio.timeout(1):
-                    delivery = await anext(consumer)
-                names.append(delivery.message.message_id)
-                await delivery.ack()
-        except TimeoutError:
-            return names
+        while not names or names[-1] != "the end":
+            delivery = await take(consumer)
+            names.append(delivery.message.message_id)
+            await delivery.ack()
+    return names[:-1]
 
 
 async def test_a_broker_that_is_killed_loses_nothing_confirmed_and_all_goes_on_by_itself(
@@ -90,7 +88,9 @@ async def test_a_broker_that_is_killed_loses_nothing_confirmed_and_all_goes_on_b
 async def test_verbs_wait_no_longer_than_their_patience_and_events_not_at_all(
     open_bus: OpenBus, proxy: TcpProxy, broker_vhost: VirtualHost, diary: Diary
 ) -> None:
-    async with open_bus(proxy.url(broker_vhost.url), patience_seconds=0.5) as bus:
+    async with open_bus(broker_vhost.url):
+        pass  # To declare queues may take longer than the patience that is tested.
+    async with open_bus(proxy.url(broker_vhost.url), patience_seconds=1) as bus:
         proxy.refuse()
         proxy.cut()
         assert await diary.until(BusState.CONNECTING)
@@ -101,10 +101,10 @@ async def test_verbs_wait_no_longer_than_their_patience_and_events_not_at_all(
             bus.consume("work", prefetch=1).__aenter__(),
             bus.subscribe("#").__aenter__(),
         ):
-            with pytest.raises(BusUnavailableError, match=r"0\.5 s"):
+            with pytest.raises(BusUnavailableError, match="for 1 s"):
                 await verb
         with pytest.raises(BusUnavailableError, match="event topic: the broker"):
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 await bus.publish_event("topic", message("event"))
 
 
@@ -216,10 +216,11 @@ class TestMemoryAlarm:
         assert await diary.until(BusState.CONNECTED) == ""
         assert await names_until_empty(bus) == ["during"]
 
+    @pytest.mark.usefixtures("bus")  # Its queues are there already.
     async def test_the_wait_is_bounded(self, open_bus: OpenBus, broker_vhost: VirtualHost) -> None:
-        async with open_bus(broker_vhost.url, patience_seconds=0.5) as bus:
+        async with open_bus(broker_vhost.url, patience_seconds=1) as bus:
             await asyncio.to_thread(broker_vhost.node.set_memory_alarm, on=True)
-            with pytest.raises(BusUnavailableError, match=r"0\.5 s"):
+            with pytest.raises(BusUnavailableError, match="for 1 s"):
                 await bus.publish("work", message("a"))
             await asyncio.to_thread(broker_vhost.node.set_memory_alarm, on=False)
 

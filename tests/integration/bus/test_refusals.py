@@ -151,7 +151,7 @@ async def test_private_queues_are_named_after_their_owner_and_go_with_it(
     async with open_bus(broker_vhost.url) as bus, bus.subscribe("#"), bus.listen():
         assert "spica.worker.test.events." in queues()
         assert "spica.worker.test.control." in queues()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while "spica.worker.test" in queues():  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.05)
     assert DEAD.name in queues()
@@ -191,12 +191,12 @@ class TestExclusiveQueues:
                 await asyncio.sleep(0.5)
                 await (await connection.channel()).declare_queue("work", exclusive=True)
                 with pytest.raises(QueueConflictError, match="work"):
-                    async with asyncio.timeout(30):
+                    async with asyncio.timeout(60):
                         await anext(consumer)
 
 
 async def use_until_it_fails(bus: RabbitBus) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while True:
             # Whichever connection was the first to tell of its end.
             await bus.broadcast(Message(b"", "word", "test.v1"))

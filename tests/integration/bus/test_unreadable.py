@@ -40,7 +40,7 @@ async def test_it_arrives_and_can_be_settled_like_any_other(
         f'rabbit_basic:publish({exchange}, <<"work">>, {properties}, [<<"body">>])',
     )
     await bus.publish("work", Message(b"sound", "next", "test.v1"))
-    async with bus.consume("work", prefetch=1) as consumer, asyncio.timeout(20):
+    async with bus.consume("work", prefetch=1) as consumer, asyncio.timeout(60):
         delivery = await anext(consumer)
         assert delivery.message.body == b"body"
         assert delivery.delivery_count == 0
@@ -49,7 +49,7 @@ async def test_it_arrives_and_can_be_settled_like_any_other(
         following = await anext(consumer)
         assert following.message.body == b"sound"
         await following.ack()
-    async with bus.consume("dead", prefetch=1) as consumer, asyncio.timeout(20):
+    async with bus.consume("dead", prefetch=1) as consumer, asyncio.timeout(60):
         dead = await anext(consumer)
         assert dead.message.body == b"body"
         await dead.ack()
