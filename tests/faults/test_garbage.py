@@ -100,17 +100,15 @@ async def test_one_of_each_kind_everywhere(
     check_counted(logs)
 
 
-@pytest.mark.parametrize(
-    "queue", [requests_queue(FINGERPRINT).name, results_queue("sweep").name, DEAD_QUEUE.name]
-)
-async def test_properties_that_cannot_be_decoded(
-    broker_vhost: VirtualHost, workers: Workers, fates: Fates, tmp_path: Path, queue: str
+async def test_properties_that_cannot_be_decoded_in_every_queue(
+    broker_vhost: VirtualHost, workers: Workers, fates: Fates, tmp_path: Path
 ) -> None:
     fates.lay_out(Fate.HOLD, 2)
     workers.start()
     async with sweeping(broker_vhost.url, tmp_path) as sweep:
         await fates.until_held(2)
-        await asyncio.to_thread(publish_undecodable, broker_vhost, queue)
+        for queue in (requests_queue(FINGERPRINT), results_queue("sweep"), DEAD_QUEUE):
+            await asyncio.to_thread(publish_undecodable, broker_vhost, queue.name)
         fates.release()
         result = await sweep.result()
     await check_exact(sweep, result)
