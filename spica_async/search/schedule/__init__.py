@@ -13,6 +13,7 @@ from spica_async.search.schedule.state import (
     Disposition,
     Observation,
     Phase,
+    moved,
 )
 
 __all__ = [
@@ -27,4 +28,5 @@ __all__ = [
     "Phase",
     "RoundsState",
     "batch_for",
+    "moved",
 ]

@@ -84,6 +84,11 @@ class ContinuousState(BranchState):
             self._move_on()
 
     @property
+    def parallel(self) -> int:
+        """How many are kept in flight now."""
+        return self._parallel
+
+    @property
     def round(self) -> int:
         """The round that would be under way, or was the last one, were each one a barrier."""
         done = self._successes - 1 if self.finished and self._successes else self._successes
@@ -122,18 +127,11 @@ class ContinuousState(BranchState):
         Raises:
             ValueError: if none are given, or more than are taken.
         """
-        self._check_taken(keys)
-        dispositions: list[Disposition] = []
-        observations: list[Observation] = []
-        for key in keys:
-            observation = Observation(self._attempts, key)
-            what = self._dispose(key)
-            dispositions.append(what)
-            (
-                observations if what is Disposition.KNOWN else self._waiting.setdefault(key, [])
-            ).append(observation)
+        dispositions, known = self._take(
+            keys, lambda one: self._waiting.setdefault(one.key, []).append(one)
+        )
         self._move_on()
-        return dispositions, observations
+        return dispositions, known
 
     def settled(self, key: str, verdict: Verdict) -> list[Observation]:
         """Take the verdict of a sample in flight; its suggestions, to be observed now.

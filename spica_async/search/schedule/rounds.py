@@ -69,14 +69,7 @@ class RoundsState(BranchState):
         Raises:
             ValueError: if none are given, or more than are taken.
         """
-        self._check_taken(keys)
-        dispositions: list[Disposition] = []
-        observations: list[Observation] = []
-        for key in keys:
-            observation = Observation(self._attempts, key)
-            what = self._dispose(key)
-            dispositions.append(what)
-            (observations if what is Disposition.KNOWN else self._wave).append(observation)
+        dispositions, observations = self._take(keys, self._wave.append)
         self._round_attempts += len(keys)
         if self.wanted <= 0:
             self._move(Phase.WAITING)

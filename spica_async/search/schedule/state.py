@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
@@ -224,18 +224,37 @@ class BranchState(ABC):
     def _verdicts(self) -> Iterable[Verdict]:
         return self._known.values()
 
-    def _check_taken(self, keys: Sequence[str]) -> None:
+    def _take(
+        self, keys: Sequence[str], wait: Callable[[Observation], None]
+    ) -> tuple[list[Disposition], list[Observation]]:
+        """Count suggestions; new samples are in flight from now on.
+
+        Args:
+            keys: the keys of the suggested samples, in their order.
+            wait: takes each suggestion whose verdict is not known yet.
+
+        Returns:
+            What becomes of each, and the duplicates of finished samples.
+
+        Raises:
+            ValueError: if none are given, or more than are taken.
+        """
         if not 0 < len(keys) <= self.takes:
             raise ValueError(f"{self.takes} suggestions are wanted, not {len(keys)}")
-
-    def _dispose(self, key: str) -> Disposition:
-        """Count one suggestion; a new sample is in flight from now on."""
-        self._attempts += 1
-        if self.is_new(key):
-            self._in_flight.add(key)
-            return Disposition.NEW
-        self._duplicates += 1
-        return Disposition.KNOWN if key in self._known else Disposition.WAITS
+        dispositions: list[Disposition] = []
+        known: list[Observation] = []
+        for key in keys:
+            observation = Observation(self._attempts, key)
+            self._attempts += 1
+            if self.is_new(key):
+                self._in_flight.add(key)
+                dispositions.append(Disposition.NEW)
+            else:
+                self._duplicates += 1
+                is_known = key in self._known
+                dispositions.append(Disposition.KNOWN if is_known else Disposition.WAITS)
+            (known.append if dispositions[-1] is Disposition.KNOWN else wait)(observation)
+        return dispositions, known
 
     def _learn(self, key: str, verdict: Verdict) -> None:
         self._known[key] = verdict
@@ -255,9 +274,18 @@ class BranchState(ABC):
         return otherwise if outcome == "feasible" else Phase.FAILED
 
     def _move(self, phase: Phase) -> None:
-        if phase not in TRANSITIONS[self._phase]:
-            raise RuntimeError(f"a branch does not go from {self._phase} to {phase}")
-        self._phase = phase
+        self._phase = moved(self._phase, phase)
+
+
+def moved(before: Phase, after: Phase) -> Phase:
+    """The phase after a move.
+
+    Raises:
+        RuntimeError: `TRANSITIONS` has no such move.
+    """
+    if after not in TRANSITIONS[before]:
+        raise RuntimeError(f"a branch does not go from {before} to {after}")
+    return after
 
 
 def successes(verdicts: Iterable[Verdict]) -> int:

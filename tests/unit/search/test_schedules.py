@@ -170,7 +170,7 @@ class TestContinuous:
                 for branch in run.search.branches:
                     assert isinstance(branch.state, ContinuousState)
                     if branch.space.mode == record.branch:
-                        parallel.setdefault(record.branch, []).append(branch.state._parallel)
+                        parallel.setdefault(record.branch, []).append(branch.state.parallel)
 
             run.ledger.on_record = note
 
