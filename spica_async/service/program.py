@@ -7,9 +7,10 @@ import gc
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -25,7 +26,6 @@ from spica_async.engine.versions import engine_fingerprint
 from spica_async.errors import InputError, SpicaError, file_problem, first_cause
 from spica_async.evaluate.cache import cache_place
 from spica_async.evaluate.cache import opened as opened_cache
-from spica_async.journal import Journal
 from spica_async.journal.opening import JournalOptions, opened
 from spica_async.journal.retiring import keep_retiring
 from spica_async.processes.signals import Interrupts
@@ -40,7 +40,6 @@ from spica_async.service.manager import SweepManager
 from spica_async.service.outbox import Outbox
 from spica_async.service.runner import ManagerSettings
 from spica_async.service.trace_offers import trace_server
-from spica_async.traces.serve import TraceServer
 from workers.program import WorkerOptions
 from workers.settings import ChildSettings
 from workers.supervisor import default_name
@@ -51,6 +50,7 @@ _SWITCH_SECONDS: Final = 0.0001
 log = structlog.get_logger(__name__)
 
 Say = Callable[[str], None]
+Helper = Callable[[], Coroutine[None, None, None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,39 +120,55 @@ def run_daemon(options: DaemonOptions, say: Say) -> int:
 
 async def _run(options: DaemonOptions, interrupts: Interrupts, say: Say) -> None:
     interrupts.listen(signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-    for line in options.broker.notes if options.broker is not None else ():
+    broker = options.broker
+    for line in broker.notes if broker is not None else ():
         say(line)
     async with AsyncExitStack() as stack:
         journal = await stack.enter_async_context(opened(options.journal))
-        states = _States()
-        bus = await stack.enter_async_context(_bus(options.broker, states))
-        # Before the slots, so that what is wrong with its address shows at once.
-        traces = await stack.enter_async_context(_traces(options.broker))
+        states = _BusStates()
+        bus: Bus = MemoryBus()
+        traces = None
+        if broker is not None:
+            own_queues = f"spica.results.{default_name()}"
+            connecting = connected(
+                broker.address, role="daemon", private_queues=own_queues, on_state=states
+            )
+            bus = await stack.enter_async_context(connecting)
+            # One server for all sweeps: where its port is given, each of them could not have it.
+            # Before the slots, so that what is wrong with its address shows at once.
+            traces = await stack.enter_async_context(trace_server(broker))
         await declare(bus, requests_queue(engine_fingerprint()))
         if options.slots:
             say(f"starting {options.slots} replay slots")
             await stack.enter_async_context(_worker(options, bus))
         place = cache_place(options.journal.where)
         cache = await stack.enter_async_context(opened_cache(place))
-        manager = SweepManager(journal, bus, cache, _settings(options, traces))
+        settings = ManagerSettings(
+            output=options.output.absolute(),
+            parallel_sweeps=options.parallel_sweeps,
+            max_queued=options.max_queued,
+            grace_seconds=options.grace_seconds,
+            broker=broker,
+            traces=traces,
+            slots=max(1, options.slots),
+        )
+        manager = SweepManager(journal, bus, cache, settings)
         states.pass_on(manager.runner.on_bus)
-        helpers = _Helpers.of(options, manager, journal, bus)
-        await _serve(options, manager, helpers, interrupts, say, journal=journal)
+        helpers: list[Helper] = []
+        outbox = None
+        if broker is not None:
+            outbox = Outbox(journal, bus, manager.runs)
+            manager.on_change = outbox.wake
+            source = f"spica/daemon/{socket.gethostname()}"
+            helpers += [outbox.run, Commands(bus, manager, source, options.command_files).run]
+        if options.keep_days is not None:
+            helpers.append(partial(keep_retiring, journal, keep_days=options.keep_days))
+        await _serve(options, manager, helpers, interrupts, say)
+        if outbox is not None:
+            await outbox.publish_last()
 
 
-def _settings(options: DaemonOptions, traces: TraceServer | None) -> ManagerSettings:
-    return ManagerSettings(
-        output=options.output.absolute(),
-        parallel_sweeps=options.parallel_sweeps,
-        max_queued=options.max_queued,
-        grace_seconds=options.grace_seconds,
-        broker=options.broker,
-        traces=traces,
-        slots=max(1, options.slots),
-    )
-
-
-class _States:
+class _BusStates:
     """How the bus stands with its broker, for a manager that is yet to be made."""
 
     def __init__(self) -> None:
@@ -171,34 +187,14 @@ class _States:
             on_state(*self._last)
 
 
-@dataclass(frozen=True, slots=True)
-class _Helpers:
-    """What works over a broker alone: events go out, and commands come in."""
-
-    outbox: Outbox
-    commands: Commands
-
-    @classmethod
-    def of(
-        cls, options: DaemonOptions, manager: SweepManager, journal: Journal, bus: Bus
-    ) -> _Helpers | None:
-        if options.broker is None:
-            return None
-        outbox = Outbox(journal, bus, manager.runs)
-        manager.on_change = outbox.wake
-        source = f"spica/daemon/{socket.gethostname()}"
-        return cls(outbox, Commands(bus, manager, source, options.command_files))
-
-
 async def _serve(
     options: DaemonOptions,
     manager: SweepManager,
-    helpers: _Helpers | None,
+    helpers: Sequence[Helper],
     interrupts: Interrupts,
     say: Say,
-    *,
-    journal: Journal,
 ) -> None:
+    """Answer requests and run sweeps until a signal ends it, with some tasks beside these."""
     stop = interrupts.stop.requested
     metrics = Metrics()
     app = make_app(manager, options.http, stop, metrics=metrics)
@@ -208,46 +204,12 @@ async def _serve(
     ):
         say(f"serving at {url}, with the journal {options.journal.name}")
         async with asyncio.TaskGroup() as group:
-            helping: list[asyncio.Task[None]] = []
-            if helpers is not None:
-                helping = [
-                    group.create_task(helpers.outbox.run()),
-                    group.create_task(helpers.commands.run()),
-                ]
-            if options.keep_days is not None:
-                retiring = keep_retiring(journal, keep_days=options.keep_days)
-                helping.append(group.create_task(retiring))
+            helping = [group.create_task(helper()) for helper in helpers]
             interrupts.stop.ready()
             await manager.run(stop)
             say("all sweeps are at rest")
-            for helper in helping:
-                helper.cancel()
-        if helpers is not None:
-            await helpers.outbox.publish_last()
-
-
-@asynccontextmanager
-async def _bus(broker: BrokerOptions | None, on_state: OnState) -> AsyncIterator[Bus]:
-    if broker is None:
-        yield MemoryBus()
-        return
-    async with connected(
-        broker.address,
-        role="daemon",
-        private_queues=f"spica.results.{default_name()}",
-        on_state=on_state,
-    ) as bus:
-        yield bus
-
-
-@asynccontextmanager
-async def _traces(broker: BrokerOptions | None) -> AsyncIterator[TraceServer | None]:
-    """One server for all sweeps: where its port is given, each of them could not have it."""
-    if broker is None:
-        yield None
-        return
-    async with trace_server(broker) as server:
-        yield server
+            for task in helping:
+                task.cancel()
 
 
 def _logs(options: DaemonOptions) -> Path:

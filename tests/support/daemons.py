@@ -22,6 +22,7 @@ from spica_async.bus.port import Bus
 from spica_async.bus.topology import declare, requests_queue
 from spica_async.config.inputs import Inputs
 from spica_async.evaluate.cache import NoCache
+from spica_async.journal import Journal
 from spica_async.journal.sql import SqlJournal
 from spica_async.plan.build import plan_sweep
 from spica_async.plan.types import Progress, SweepPlan
@@ -66,6 +67,7 @@ class RunningDaemon:
     manager: SweepManager
     worker: FakeWorker
     stop: asyncio.Event
+    journal: Journal
 
     async def until(self, sweep_id: str, *states: str) -> SweepDetail:
         """Wait until a sweep is in one of these states."""
@@ -113,6 +115,6 @@ async def daemon(
         async with asyncio.TaskGroup() as group:
             group.create_task(manager.run(stop))
             try:
-                yield RunningDaemon(manager, worker, stop)
+                yield RunningDaemon(manager, worker, stop, journal)
             finally:
                 stop.set()

@@ -61,6 +61,7 @@ async def test_a_sweep_from_its_submission_to_its_end(where: Path, tmp_path: Pat
         sweep_id = await run.submit()
         async with asyncio.timeout(60):
             events = [event async for event in run.events(sweep_id)]
+            assert [event async for event in run.events(sweep_id, after=5)] == events[5:]
         detail = await run.until(sweep_id, "completed")
         page = await run.manager.candidates(sweep_id, offset=2, limit=3)
         (listed,) = await run.listed()
@@ -75,6 +76,10 @@ async def test_a_sweep_from_its_submission_to_its_end(where: Path, tmp_path: Pat
     assert isinstance(events[-1].data, SweepFinished)
     measured = [event for event in events if event.data.kind == "candidate.measured"]
     assert len(measured) == page.total
+    # Its folder has all that a command's has.
+    assert {path.name for path in (tmp_path / sweep_id).iterdir()} == {
+        *("config.yaml", "plan.json", "candidates.jsonl", "ranking.json", "summary.json", "logs"),
+    }
 
 
 async def test_higher_priority_begins_first_and_no_more_than_asked_side_by_side(
@@ -301,18 +306,6 @@ async def test_a_full_queue_reads_no_trace(
     assert len(read) == 1
 
 
-async def test_a_submission_that_comes_again_makes_no_other_sweep(
-    where: Path, tmp_path: Path
-) -> None:
-    async with daemon(where, tmp_path) as run:
-        config = small_config()
-        ids = {
-            (await run.manager.submit(config, priority=0, use_cache=False, token="one")).sweep_id
-            for _ in range(3)
-        }
-        assert len(ids) == len(await run.listed()) == 1
-
-
 async def test_unknown_sweeps(where: Path, tmp_path: Path) -> None:
     async with daemon(where, tmp_path) as run:
         manager = run.manager
@@ -323,16 +316,6 @@ async def test_unknown_sweeps(where: Path, tmp_path: Path) -> None:
             await manager.candidates("x", offset=0, limit=1)
         with pytest.raises(UnknownSweepError):
             await anext(manager.events("x"))
-
-
-async def test_what_was_seen_is_not_told_again(where: Path, tmp_path: Path) -> None:
-    async with daemon(where, tmp_path) as run:
-        sweep_id = await run.submit()
-        await run.until(sweep_id, "completed")
-        async with asyncio.timeout(10):
-            all_of_it = [event async for event in run.events(sweep_id)]
-            rest = [event async for event in run.events(sweep_id, after=5)]
-    assert rest == all_of_it[5:]
 
 
 async def status_of(where: Path, sweep_id: str) -> str:
@@ -653,8 +636,10 @@ async def test_what_a_command_has_taken_is_the_commands(where: Path, tmp_path: P
         )
         async with AsyncExitStack() as stack:
             await job.before_planning(stack)
+            owner = (await journal.sweep(sweep_id)).owner
+            assert owner is not None
             news = News(status="running")
-            await journal.append(sweep_id, job._lease.owner, [], after=0, news=news)
+            await journal.append(sweep_id, owner, [], after=0, news=news)
             for ask in (run.manager.pause, run.manager.cancel):
                 with pytest.raises(WrongStateError, match="no daemon"):
                     await ask(sweep_id)
@@ -676,7 +661,11 @@ async def test_no_more_are_taken_at_once_than_may_wait(where: Path, tmp_path: Pa
 
 async def test_a_key_names_one_submission(where: Path, tmp_path: Path) -> None:
     async with daemon(where, tmp_path) as run:
-        first = await run.manager.submit(small_config(), priority=0, use_cache=False, token="one")
+        first, *again = [
+            await run.manager.submit(small_config(), priority=0, use_cache=False, token="one")
+            for _ in range(3)
+        ]
+        assert {one.sweep_id for one in again} == {first.sweep_id}
         with pytest.raises(InputError, match=f"another one: sweep {first.sweep_id}"):
             await run.manager.submit(small_config(), priority=1, use_cache=False, token="one")
         assert len(await run.listed()) == 1
@@ -731,16 +720,6 @@ async def test_one_that_takes_its_daemon_down_is_left_alone(where: Path, tmp_pat
     async with daemon(where, tmp_path) as run:
         detail = await run.until("deadly", "failed")
     assert "has died 10 times in a row" in (detail.reason or "")
-
-
-async def test_its_folder_has_all_that_a_commands_has(where: Path, tmp_path: Path) -> None:
-    async with daemon(where, tmp_path) as run:
-        sweep_id = await run.submit()
-        await run.until(sweep_id, "completed")
-    names = {path.name for path in (tmp_path / sweep_id).iterdir()}
-    assert names == {
-        *("config.yaml", "plan.json", "candidates.jsonl", "ranking.json", "summary.json", "logs"),
-    }
 
 
 async def test_a_running_sweep_is_shown_as_it_is(where: Path, tmp_path: Path) -> None:

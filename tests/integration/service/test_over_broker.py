@@ -44,7 +44,7 @@ async def test_events_reach_subscribers_though_connections_break(
         gate = asyncio.Semaphore(0)
         worker = FakeWorker(own, measure=succeed_or_fail, slots=2, gate=gate)
         async with daemon(where, tmp_path, bus=bus, worker=worker, workers_bus=own) as run:
-            outbox = Outbox(run.manager._journal, bus, run.manager.runs)
+            outbox = Outbox(run.journal, bus, run.manager.runs)
             run.manager.on_change = outbox.wake
             publishing = asyncio.ensure_future(outbox.run())
             sweep_id = await run.submit()
