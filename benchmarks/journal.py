@@ -47,8 +47,7 @@ from spica_async.bus.memory import MemoryBus
 from spica_async.bus.port import Delivery
 from spica_async.bus.topology import declare, requests_queue
 from spica_async.evaluate.cache import NoCache
-from spica_async.journal import Journal, Lease, journal_url
-from spica_async.journal.opening import new_sweep
+from spica_async.journal import Journal, Lease
 from spica_async.journal.sql import SqlJournal
 from spica_async.report.folder_writer import FolderWriter
 from spica_async.search.events.pending import PendingEvents
@@ -62,8 +61,10 @@ from spica_async.service.http.app import make_app
 from spica_async.service.http.server import serve
 from spica_async.service.http.settings import HttpSettings
 from spica_async.service.http.tokens import Tokens, new_token
+from spica_async.service.jobs import new_sweep
 from spica_async.service.manager import SweepManager
 from spica_async.service.runner import ManagerSettings
+from spica_async.storage.address import sqlite_url
 
 _MOST_WAIT_MS: Final = 5.0
 _MOST_RESUME_SECONDS: Final = 5.0
@@ -294,7 +295,7 @@ async def looks(url: str) -> dict[str, float]:
 @contextmanager
 def stores(root: Path) -> Iterator[dict[str, str]]:
     """The journals to measure, by name."""
-    urls = {"SQLite": journal_url(root / "journal.sqlite3")}
+    urls = {"SQLite": sqlite_url(root / "journal.sqlite3")}
     if why_missing() is not None:
         console.print(f"without PostgreSQL: {why_missing()}")
         yield urls

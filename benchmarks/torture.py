@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))  # For `support`.
 from support.broker import BrokerNode, why_missing
 from support.killing.torture import torture
 
-from spica_async.journal import journal_url
+from spica_async.storage.address import sqlite_url
 
 console = Console(width=150, highlight=False)
 
@@ -51,7 +51,7 @@ def main() -> int:
                 torture(
                     node,
                     folder,
-                    journal_url(folder / "journal.sqlite3"),
+                    sqlite_url(folder / "journal.sqlite3"),
                     seed=options.seed,
                     kills=options.kills,
                     per_branch=options.per_branch,

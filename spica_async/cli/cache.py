@@ -91,7 +91,7 @@ async def _opened(place: str | Path) -> AsyncIterator[ResultCache]:
     from spica_async.evaluate.cache import NoCache
     from spica_async.evaluate.cache.files import identity
     from spica_async.evaluate.cache.sql import SqlResultCache
-    from spica_async.journal import JournalDamagedError, JournalError
+    from spica_async.storage.errors import StorageDamagedError, StorageError
 
     log_warnings_to_stderr()
     if isinstance(place, Path) and identity(place) is None:
@@ -100,9 +100,9 @@ async def _opened(place: str | Path) -> AsyncIterator[ResultCache]:
     try:
         async with SqlResultCache.open(place) as cache:
             yield cache
-    except JournalError as error:
-        message = f"result cache {str(error).removeprefix('journal ')}"
-        if isinstance(error, JournalDamagedError) and isinstance(place, Path):
+    except StorageError as error:
+        message = str(error)
+        if isinstance(error, StorageDamagedError) and isinstance(place, Path):
             message += "; the next sweep sets it aside and begins a new one"
         raise SpicaError(message) from error
 

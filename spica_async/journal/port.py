@@ -6,42 +6,18 @@ from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from spica_async.errors import SpicaError
+from spica_async.storage.errors import StorageError
 
 
-class JournalError(SpicaError):
-    """The journal cannot do what it was asked; what it has acknowledged is safe."""
-
-
-class JournalUnavailableError(JournalError):
-    """The database cannot be reached. Worth trying again."""
-
-
-class JournalBusyError(JournalError):
-    """Somebody else has held the database for too long. Worth trying again."""
-
-
-class JournalFullError(JournalError):
-    """There is no room left for what was to be written. Worth trying again once there is."""
-
-
-class JournalDamagedError(JournalError):
-    """What the database holds cannot be read."""
-
-
-class JournalVersionError(JournalError):
-    """A newer version of this program has written the database."""
-
-
-class SweepUnknownError(JournalError):
+class SweepUnknownError(StorageError):
     """There is no such sweep."""
 
 
-class SweepExistsError(JournalError):
+class SweepExistsError(StorageError):
     """There is a sweep of that name already."""
 
 
-class SweepTakenError(JournalError):
+class SweepTakenError(StorageError):
     """Another coordinator runs the sweep.
 
     Attributes:
@@ -58,11 +34,11 @@ class SweepTakenError(JournalError):
         self.seconds = seconds
 
 
-class LeaseLostError(JournalError):
+class LeaseLostError(StorageError):
     """Whoever writes does not run the sweep any more: nothing was written."""
 
 
-class JournalConflictError(JournalError):
+class JournalConflictError(StorageError):
     """Somebody wrote facts in between: nothing was written."""
 
 
@@ -91,7 +67,7 @@ class NewSweep:
         managed: Whether daemons may run it by themselves.
         use_cache: Whether what was measured before need not be measured again.
         summary: What a list shows of it, as JSON.
-        events: What others are to be told first, each as JSON.
+        events: Its first events, each as JSON.
         token: Names its submission, which may come again; None if nobody has named it.
     """
 
@@ -120,12 +96,12 @@ class SweepRow:
         owner: Who runs it, or ran it last; None if nobody has, or it was given back.
         lease_seconds: How long the owner's lease still lasts; 0 or less once it has run out.
         last: Number of its latest fact; 0 if it has none.
-        wish: What somebody asked of whoever runs it, `pause` or `cancel`; None if nothing.
+        requested: What its coordinator is asked to do, `pause` or `cancel`; None if nothing.
         managed: Whether daemons may run it by themselves.
         use_cache: Whether what was measured before need not be measured again.
         summary: What a list shows of it, as JSON.
         events: Number of the latest event; 0 if there is none.
-        published: Number of the latest event that others have been told of.
+        published: Number of the latest event that was published.
     """
 
     sweep_id: str
@@ -137,7 +113,7 @@ class SweepRow:
     owner: str | None
     lease_seconds: float
     last: int
-    wish: str | None
+    requested: str | None
     managed: bool
     use_cache: bool
     summary: str
@@ -201,7 +177,7 @@ class RecordedFact:
 
 @dataclass(frozen=True, slots=True)
 class RecordedEvent:
-    """Something that others are told of a sweep, in its place.
+    """An event of a sweep, in its place.
 
     Attributes:
         number: From 1, without gaps.
@@ -213,18 +189,18 @@ class RecordedEvent:
 
 
 @dataclass(frozen=True, slots=True)
-class News:
-    """What goes with facts: what others see of the sweep, and are to be told.
+class StatusUpdate:
+    """What changes of a sweep together with its facts.
 
     Attributes:
         status: The sweep's new status; None leaves it as it is.
         summary: What a list shows of it from now on, as JSON; None leaves it as it is.
-        events: What others are to be told, each as JSON.
+        events: To be published, each as JSON.
         events_after: The number of the latest event so far.
         managed: Whether daemons may run it by themselves from now on; None leaves it as it is.
-            If nobody was told of it before that, what there was to tell is taken for told.
-        granted: Whether all that somebody wished is done with, and not only what the status grants:
-            see `granted_by`.
+            Where nothing was published before that, all that there was counts as published.
+        request_done: Whether every request is done with, and not only what the status answers; see
+            `requests_done_by`.
     """
 
     status: str | None = None
@@ -232,17 +208,17 @@ class News:
     events: Sequence[str] = ()
     events_after: int = 0
     managed: bool | None = None
-    granted: bool = False
+    request_done: bool = False
 
 
-WISHES: Final = ("pause", "cancel")
-"""What can be asked of whoever runs a sweep."""
+REQUESTS: Final = ("pause", "cancel")
+"""What the coordinator of a sweep can be asked to do."""
 
 
-def granted_by(status: str) -> Sequence[str]:
-    """The wishes that are done with once a sweep has come to a status.
+def requests_done_by(status: str) -> Sequence[str]:
+    """The requests that are done with once a sweep has come to a status.
 
-    To rest is no answer to who wanted it cancelled.
+    A pause does not answer a request to cancel.
     """
     match status:
         case "queued" | "running":
@@ -250,7 +226,7 @@ def granted_by(status: str) -> Sequence[str]:
         case "paused" | "interrupted" | "failed":
             return ("pause",)
         case _:
-            return WISHES
+            return REQUESTS
 
 
 class Journal(Protocol):
@@ -258,17 +234,17 @@ class Journal(Protocol):
 
     What a verb has returned from is on disk. One that raises has changed nothing, unless the
     connection was lost in the middle of it: then the change is whole or not there at all. So it is
-    with one that is cancelled; by the time that its caller is told so, it has come to its end.
+    with one that is cancelled; by the time that its caller hears of it, it has come to its end.
 
-    Every verb may raise JournalUnavailableError, JournalBusyError, JournalFullError or
-    JournalDamagedError, and can be called again after any of them.
+    Every verb may raise StorageUnavailableError, StorageBusyError, StorageFullError or
+    StorageDamagedError, and can be called again after any of them.
     """
 
     async def check_writable(self) -> None:
         """Write what changes nothing.
 
         Raises:
-            JournalError: if nothing can be written.
+            StorageError: if nothing can be written.
         """
 
     async def create(self, sweep: NewSweep, lease: Lease | None = None) -> None:
@@ -343,8 +319,8 @@ class Journal(Protocol):
     async def give_back(self, sweep_id: str, owner: str) -> None:
         """Stop running a sweep; nothing happens if somebody else runs it by now."""
 
-    async def wish(self, sweep_id: str, wish: str) -> bool:
-        """Ask something of whoever runs a sweep; who wanted it cancelled is not asked to pause it.
+    async def request(self, sweep_id: str, action: str) -> bool:
+        """Ask the coordinator of a sweep to pause or cancel it; to cancel is not weakened to pause.
 
         Returns:
             Whether it is queued or running. Of others nothing is asked.
@@ -354,7 +330,7 @@ class Journal(Protocol):
         """
 
     async def remove(self, sweep_id: str, *, only_from: Collection[str] | None = None) -> bool:
-        """Forget a sweep that nobody runs, with all its facts and events, told or not.
+        """Forget a sweep that nobody runs, with all its facts and events, published or not.
 
         Args:
             sweep_id: Which.
@@ -386,7 +362,7 @@ class Journal(Protocol):
         facts: Sequence[Fact],
         *,
         after: int,
-        news: News | None = None,
+        changes: StatusUpdate | None = None,
     ) -> int:
         """Write facts and what goes with them, all of it or nothing.
 
@@ -398,7 +374,7 @@ class Journal(Protocol):
             owner: Who writes, and must have the lease.
             facts: What to write.
             after: The number of the latest fact so far; they are numbered from the next one on.
-            news: What others see of it from now on; None changes nothing of that.
+            changes: What others see of it from now on; None changes nothing of that.
 
         Returns:
             The number of the last of them.
@@ -417,20 +393,20 @@ class Journal(Protocol):
         """The latest fact of a sweep, after a number, that is of one of these kinds, if any is."""
 
     def events(self, sweep_id: str, after: int = 0) -> AsyncIterator[RecordedEvent]:
-        """What others are told of a sweep after an event, in order; none for an unknown sweep."""
+        """The events of a sweep after a number, in order; none for an unknown sweep."""
 
     async def unpublished(self) -> list[str]:
-        """The managed sweeps of which others have not been told everything, the earliest first."""
+        """The managed sweeps with events that are not published, the earliest first."""
 
-    async def published(self, sweep_id: str, number: int) -> None:
-        """Others have been told of all events up to this number."""
+    async def mark_published(self, sweep_id: str, number: int) -> None:
+        """Note that all events up to this number are published."""
 
-    async def begin_telling(self, sweep_id: str, lease: Lease) -> bool:
-        """Be the one who tells others of a sweep, if nobody else is; whoever runs it need not ask.
+    async def begin_publishing(self, sweep_id: str, lease: Lease) -> bool:
+        """Become the publisher of a sweep's events, if there is none; its coordinator need not ask.
 
         Returns:
             Whether we are. False, too, for a sweep that is unknown.
         """
 
-    async def end_telling(self, sweep_id: str, owner: str) -> None:
-        """Let others tell of a sweep; nothing happens if somebody else does by now."""
+    async def end_publishing(self, sweep_id: str, owner: str) -> None:
+        """Let others publish a sweep's events; nothing happens if somebody else does by now."""

@@ -1,4 +1,4 @@
-"""What is asked of many sweeps at once, so that an index answers it without looking at them all.
+"""Queries over many sweeps, each of them answered by an index.
 
 Conditions that an index is limited to are written out: neither database proves that a value which
 is filled in later fulfils them. What the time is goes into a subquery of its own, since PostgreSQL
@@ -65,7 +65,7 @@ def wanted_now(rows: Select[Any], statuses: Collection[str]) -> Select[Any]:
     # Not by an `or`: the order could then seem worth reading all of them.
     names = union(
         select(table.sweep_id).where(table.status.in_(statuses)),
-        select(table.sweep_id).where(table.wish.is_not(None)),
+        select(table.sweep_id).where(table.requested.is_not(None)),
     )
     return rows.where(table.sweep_id.in_(select(names.subquery().c.sweep_id))).order_by(
         *_LATEST_FIRST
@@ -75,11 +75,11 @@ def wanted_now(rows: Select[Any], statuses: Collection[str]) -> Select[Any]:
 def by_status() -> Select[Any]:
     """How many sweeps there are of each status."""
     table = sweeps_table.c
-    return select(table.status, func.count()).group_by(table.status)
+    return select(table.status, func.count().label("sweeps")).group_by(table.status)
 
 
-def untold() -> Select[Any]:
-    """The managed sweeps with events that others have not been told, the earliest first."""
+def unpublished() -> Select[Any]:
+    """The managed sweeps with events that are not published, the earliest first."""
     table = sweeps_table.c
     return (
         select(table.sweep_id)
@@ -92,7 +92,7 @@ def recent_events(since: float | None, now: ColumnElement[float]) -> Any:
     """The first and the last number of each sweep's recent events; in a row without a name, `now`.
 
     Args:
-        since: a time that such a row has told; None: now.
+        since: a time from such a row; None: now.
         now: the database's time.
     """
     table = events_table.c

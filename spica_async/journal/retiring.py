@@ -9,7 +9,8 @@ from typing import Final, get_args
 import structlog
 
 from schemas.results import SweepStatus
-from spica_async.journal.port import Journal, JournalError, SweepTakenError, SweepUnknownError
+from spica_async.journal.port import Journal, SweepTakenError, SweepUnknownError
+from spica_async.storage.errors import StorageError
 
 RETIRED: Final = (frozenset(get_args(SweepStatus)) - {"interrupted"}) | {"cancelled", "failed"}
 """The statuses of sweeps that are retired. What was paused or interrupted waits for somebody."""
@@ -35,7 +36,7 @@ async def retire(journal: Journal, *, keep_days: float) -> int:
         How many were removed.
 
     Raises:
-        JournalError: the journal is away; what was removed until then is removed.
+        StorageError: the journal is away; what was removed until then is removed.
     """
     removed = 0
     while True:
@@ -64,7 +65,7 @@ async def keep_retiring(
     while True:
         try:
             removed = await retire(journal, keep_days=keep_days)
-        except JournalError as error:
+        except StorageError as error:
             log.warning("sweeps.not_retired", error=str(error))
         else:
             if removed:

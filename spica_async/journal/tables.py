@@ -2,23 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
-from sqlalchemy import (
-    Column,
-    Connection,
-    Double,
-    ForeignKey,
-    Integer,
-    MetaData,
-    Table,
-    Text,
-    insert,
-    inspect,
-    select,
-    update,
-)
+from sqlalchemy import Column, Double, ForeignKey, Integer, MetaData, Table, Text
+
+from spica_async.storage.opening import Steps
 
 metadata = MetaData()
 
@@ -33,7 +21,7 @@ sweeps_table = Table(
     Column("submitted_at", Double, nullable=False),
     Column("owner", Text),
     Column("lease_until", Double),
-    Column("wish", Text),
+    Column("wish", Text, key="requested"),
     Column("last", Integer, nullable=False),
     Column("managed", Integer, nullable=False),
     Column("use_cache", Integer, nullable=False),
@@ -68,10 +56,6 @@ facts_table = Table(
 version_table = Table(
     "journal_version", metadata, Column("version", Integer, primary_key=True, autoincrement=False)
 )
-
-Steps = Sequence[Sequence[str]]
-"""Each takes a database one version further, the first an empty one, by statements that both SQLite
-and PostgreSQL know. A step that has ever been released stays as it is."""
 
 STEPS: Final[Steps] = (
     (
@@ -136,27 +120,3 @@ STEPS: Final[Steps] = (
         """,
     ),
 )
-
-
-def version_of(connection: Connection, kept_in: Table = version_table) -> int:
-    """The version of a database's tables; 0 if there are none."""
-    if not inspect(connection).has_table(kept_in.name):
-        return 0
-    version: int = connection.execute(select(kept_in.c.version)).scalar_one()
-    return version
-
-
-def bring_up_to_date(
-    connection: Connection, steps: Steps = STEPS, kept_in: Table = version_table
-) -> None:
-    """Take the steps that a database lacks, in the caller's transaction and with it alone."""
-    version = version_of(connection, kept_in)
-    if version == 0:
-        connection.exec_driver_sql(
-            f"CREATE TABLE {kept_in.name} (version INTEGER NOT NULL PRIMARY KEY)"
-        )
-        connection.execute(insert(kept_in).values(version=0))
-    for step in steps[version:]:
-        for statement in step:
-            connection.exec_driver_sql(statement)
-    connection.execute(update(kept_in).values(version=max(version, len(steps))))

@@ -22,18 +22,13 @@ from schemas.results import CandidateRecord
 from spica_async.journal.port import (
     Fact,
     Journal,
-    JournalBusyError,
-    JournalError,
-    JournalUnavailableError,
     Lease,
     LeaseLostError,
-    News,
+    StatusUpdate,
     SweepTakenError,
 )
 from spica_async.search.events.pending import PendingEvents
-
-LEASE_SECONDS: Final = 30.0
-"""How long a sweep is left alone after the last sign of life of its coordinator."""
+from spica_async.storage.errors import StorageBusyError, StorageError, StorageUnavailableError
 
 PATIENCE_SECONDS: Final = 600.0
 """How long a database may be away before the sweep is given up; nothing is lost then either."""
@@ -72,14 +67,14 @@ class FactLog(Protocol):
                 events of it are written together with the fact.
 
         Raises:
-            JournalError: it cannot be written. Then it is not applied.
+            StorageError: it cannot be written. Then it is not applied.
         """
 
     async def settled(self) -> None:
         """Wait until all that was recorded or noted so far is written and applied.
 
         Raises:
-            JournalError: it cannot be written.
+            StorageError: it cannot be written.
         """
 
     def note(self, fact: SweepFact) -> None:
@@ -89,7 +84,7 @@ class FactLog(Protocol):
         have been applied before facts that stand in front of it, so it must not depend on them.
 
         Raises:
-            JournalError: nothing more can be written.
+            StorageError: nothing more can be written.
         """
 
 
@@ -144,7 +139,7 @@ class SweepLog:
         """Write, and renew the lease, while the context is open; then give the sweep back.
 
         Raises:
-            JournalError: in a group, when nothing more can be written; the context is cancelled.
+            StorageError: in a group, when nothing more can be written; the context is cancelled.
         """
         try:
             async with asyncio.TaskGroup() as group:
@@ -193,7 +188,7 @@ class SweepLog:
 
     def _put(self, entry: _Entry) -> None:
         if self._closed:
-            raise JournalUnavailableError(f"sweep {self._sweep_id} is not written any more")
+            raise StorageUnavailableError(f"sweep {self._sweep_id} is not written any more")
         self._entries.put_nowait(entry)
 
     async def _write_all(self) -> None:
@@ -219,8 +214,8 @@ class SweepLog:
             entry = self._entries.get_nowait()
             left += [] if entry is None else [entry]
         reason = error
-        if not isinstance(error, JournalError):
-            reason = JournalUnavailableError(f"sweep {self._sweep_id} is not written any more")
+        if not isinstance(error, StorageError):
+            reason = StorageUnavailableError(f"sweep {self._sweep_id} is not written any more")
         for entry in left:
             if entry.applied is not None and not entry.applied.done():
                 entry.applied.set_exception(reason)
@@ -260,9 +255,9 @@ class SweepLog:
         for entry in entries:
             _apply(entry)
 
-    async def _append(self, facts: Sequence[Fact], news: News) -> None:
+    async def _append(self, facts: Sequence[Fact], changes: StatusUpdate) -> None:
         async for attempt in AsyncRetrying(
-            retry=retry_if_exception_type((JournalBusyError, JournalUnavailableError)),
+            retry=retry_if_exception_type((StorageBusyError, StorageUnavailableError)),
             stop=stop_after_delay(self._patience),
             wait=wait_exponential(multiplier=0.1, max=_LONGEST_PAUSE_SECONDS),
             before_sleep=self._log_retry,
@@ -270,15 +265,15 @@ class SweepLog:
         ):
             with attempt:
                 try:
-                    await self._append_once(facts, news)
+                    await self._append_once(facts, changes)
                 except LeaseLostError:
                     await self._take_again(len(facts))
-                    await self._append_once(facts, news)
+                    await self._append_once(facts, changes)
         self._last += len(facts)
 
-    async def _append_once(self, facts: Sequence[Fact], news: News) -> None:
+    async def _append_once(self, facts: Sequence[Fact], changes: StatusUpdate) -> None:
         owner = self._lease.owner
-        await self._journal.append(self._sweep_id, owner, facts, after=self._last, news=news)
+        await self._journal.append(self._sweep_id, owner, facts, after=self._last, changes=changes)
 
     async def _take_again(self, unsure: int) -> None:
         """Take a sweep back whose lease ran out, unless somebody has worked on it meanwhile.
@@ -302,14 +297,14 @@ class SweepLog:
             except SweepTakenError as error:
                 self._closed = True
                 raise LeaseLostError(str(error)) from error
-            except JournalError as error:
+            except StorageError as error:
                 # Whether that matters is for the next fact to find out.
                 log.warning("journal.lease_not_renewed", sweep=self._sweep_id, error=str(error))
 
     async def _give_back(self) -> None:
         try:
             await self._journal.give_back(self._sweep_id, self._lease.owner)
-        except JournalError as error:
+        except StorageError as error:
             log.warning("journal.lease_kept", sweep=self._sweep_id, error=str(error))
 
     def _log_retry(self, state: RetryCallState) -> None:

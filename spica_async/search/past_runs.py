@@ -9,8 +9,9 @@ from typing import Final
 from pydantic import ValidationError
 
 from schemas.journal import SWEEP_FACT, Ended, Measured, Planned, Started, Stopped, SweepFact
-from spica_async.journal.port import Journal, JournalDamagedError
+from spica_async.journal.port import Journal
 from spica_async.processes.garbage import not_collected
+from spica_async.storage.errors import StorageDamagedError
 
 MEMORY_BUS: Final = "memory"
 """Names the bus that ends with its process, and takes with it what was under way."""
@@ -46,8 +47,8 @@ class PastRuns:
         """Read the facts of a sweep.
 
         Raises:
-            JournalDamagedError: one of them cannot be read.
-            JournalError: the journal cannot be read.
+            StorageDamagedError: one of them cannot be read.
+            StorageError: the journal cannot be read.
         """
         past = cls()
         with not_collected():
@@ -59,7 +60,7 @@ class PastRuns:
             try:
                 fact = SWEEP_FACT.validate_json(recorded.fact.body)
             except ValidationError as error:
-                raise JournalDamagedError(
+                raise StorageDamagedError(
                     f"sweep {sweep_id}: fact {recorded.number}, of kind {recorded.fact.kind!r},"
                     f" cannot be read: {error.errors()[0]['msg']}"
                 ) from error

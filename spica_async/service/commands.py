@@ -37,11 +37,6 @@ from spica_async.config.load import describe
 from spica_async.config.submission import NO_FILE, LocalFiles, config_from_document
 from spica_async.documents import decode, parse_json
 from spica_async.errors import InputError, SpicaError, keep_traceback
-from spica_async.journal import (
-    JournalBusyError,
-    JournalFullError,
-    JournalUnavailableError,
-)
 from spica_async.processes.threads import computed, with_files
 from spica_async.service.port import (
     Control,
@@ -49,6 +44,7 @@ from spica_async.service.port import (
     UnknownSweepError,
     WrongStateError,
 )
+from spica_async.storage.errors import StorageBusyError, StorageFullError, StorageUnavailableError
 
 _AT_ONCE: Final = 16
 _LONGEST_PAUSE_SECONDS: Final = 30.0
@@ -58,7 +54,7 @@ times, so that it outlasts a journal that is away for five hours; after an hour 
 given back every five minutes."""
 _LOOK_SECONDS: Final = 5.0
 _MENDING_PAUSE_SECONDS: Final = 1.0
-_WORTH_WAITING_FOR: Final = (JournalBusyError, JournalFullError, JournalUnavailableError)
+_WORTH_WAITING_FOR: Final = (StorageBusyError, StorageFullError, StorageUnavailableError)
 _LONGEST_DETAIL: Final = 2000
 _STATUS: Final[tuple[tuple[type[SpicaError], int, str], ...]] = (
     (UnknownSweepError, 404, "no such sweep"),

@@ -6,11 +6,13 @@ from pydantic import ValidationError
 
 from schemas.journal import SWEEP_FACT, Stopped
 from schemas.lifecycle import SweepEvent
-from spica_async.journal import Fact, Journal, JournalError, News, SweepRow
-from spica_async.journal.opening import config_of, new_lease, take
+from spica_async.journal import Fact, Journal, StatusUpdate, SweepRow
+from spica_async.journal.leases import new_lease, take
+from spica_async.journal.opening import config_of
 from spica_async.search.events.from_facts import EventsFromFacts
 from spica_async.service.port import WrongStateError
 from spica_async.service.stored import listed_of
+from spica_async.storage.errors import StorageError
 
 
 async def stop_idle_sweep(
@@ -63,7 +65,7 @@ async def _write(journal: Journal, row: SweepRow, status: str, fact: Stopped | N
             fact = fact.model_copy(update={"event": now.events + 1 if events else None})
         listed = listed_of(now)
         reason = fact.reason if fact is not None else None
-        news = News(
+        changes = StatusUpdate(
             status=status,
             # Of one that cannot be read nothing is lost.
             summary=listed.model_copy(update={"reason": reason}).model_dump_json()
@@ -72,10 +74,10 @@ async def _write(journal: Journal, row: SweepRow, status: str, fact: Stopped | N
             events=events,
             events_after=now.events,
             managed=True if fact is None else None,
-            granted=fact is None,
+            request_done=fact is None,
         )
         facts = [Fact(fact.kind, fact.model_dump_json())] if fact is not None else []
-        await journal.append(row.sweep_id, lease.owner, facts, after=now.last, news=news)
+        await journal.append(row.sweep_id, lease.owner, facts, after=now.last, changes=changes)
     finally:
         await journal.give_back(row.sweep_id, lease.owner)
 
@@ -92,7 +94,7 @@ async def _last_stop(journal: Journal, sweep_id: str) -> Stopped | None:
 def _events_for(row: SweepRow, fact: Stopped) -> list[str]:
     try:
         events = EventsFromFacts(config_of(row).goal).fact(fact)
-    except JournalError:
+    except StorageError:
         return []  # Its configuration cannot be read.
     return [
         SweepEvent.of(row.sweep_id, number, data).model_dump_json(exclude_none=True)

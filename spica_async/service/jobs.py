@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Collection
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
@@ -10,17 +11,20 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+from schemas.config import SmartSearchConfig
 from schemas.journal import Planned, PlannedBranch
 from schemas.messages import TraceLoad
 from spica_async.config.inputs import Inputs
 from spica_async.errors import InputError, SpicaError
-from spica_async.journal import Journal, Lease, News, SweepRow
-from spica_async.journal.opening import JournalOptions, new_lease, new_sweep, opened, take
+from spica_async.journal import Journal, Lease, StatusUpdate, SweepRow
+from spica_async.journal.leases import new_lease, take
+from spica_async.journal.opening import JournalOptions, opened
+from spica_async.journal.port import NewSweep
 from spica_async.places import check_folder
 from spica_async.plan.types import SweepPlan
-from spica_async.report.folder import new_sweep_id
+from spica_async.report.folder import config_document, new_sweep_id
 from spica_async.report.folder_writer import FolderWriter
-from spica_async.search.events.pending import PendingEvents
+from spica_async.search.events.pending import PendingEvents, listed, submitted_event
 from spica_async.search.fact_log import SweepLog
 from spica_async.search.past_runs import PastRuns
 from spica_async.search.sweep import Sweep
@@ -43,6 +47,28 @@ class OpenSweep:
     log: SweepLog
     owner: str
     events: PendingEvents
+
+
+def new_sweep(
+    sweep_id: str,
+    config: SmartSearchConfig,
+    folder: Path,
+    *,
+    priority: int = 0,
+    managed: bool = False,
+    use_cache: bool = True,
+) -> NewSweep:
+    """What the journal takes in of a sweep; see `NewSweep`."""
+    return NewSweep(
+        sweep_id=sweep_id,
+        folder=str(folder),
+        config=json.dumps(config_document(config)),
+        priority=priority,
+        managed=managed,
+        use_cache=use_cache,
+        summary=listed(config).model_dump_json(exclude_none=True),
+        events=[submitted_event(sweep_id, config, priority=priority)],
+    )
 
 
 class SweepMovedError(SpicaError):
@@ -170,7 +196,7 @@ class ResumedJob:
         Raises:
             SweepMovedError: it is in another state by now.
             SweepTakenError: somebody else runs it.
-            JournalError: it cannot be read.
+            StorageError: it cannot be read.
         """
         journal = await stack.enter_async_context(self._open_journal())
         try:
@@ -195,8 +221,8 @@ class ResumedJob:
         row = await journal.sweep(self.sweep_id)
         if self._only_from is None:
             # A command looks at no requests, so daemons are to know whose it is from now on.
-            news = News(managed=False, granted=True)
-            await journal.append(row.sweep_id, self._lease.owner, [], after=row.last, news=news)
+            taken = StatusUpdate(managed=False, request_done=True)
+            await journal.append(row.sweep_id, self._lease.owner, [], after=row.last, changes=taken)
         elif row.status not in self._only_from:
             raise SweepMovedError(f"sweep {self.sweep_id} is {row.status} by now")
         past = await PastRuns.read(journal, self.sweep_id)

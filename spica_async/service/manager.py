@@ -30,9 +30,10 @@ from spica_async.journal import (
     SweepTakenError,
     SweepUnknownError,
 )
-from spica_async.journal.opening import config_of, new_sweep
+from spica_async.journal.opening import config_of
 from spica_async.report.folder import new_sweep_id
 from spica_async.service.idle_sweeps import queue_idle_sweep, stop_idle_sweep
+from spica_async.service.jobs import new_sweep
 from spica_async.service.port import (
     Events,
     QueueFullError,
@@ -44,8 +45,8 @@ from spica_async.service.port import (
 from spica_async.service.runner import (
     JOURNAL_AWAY,
     LOOK_SECONDS,
+    REQUESTED,
     UNFINISHED,
-    WISHED,
     ManagerSettings,
     SweepRunner,
     is_left,
@@ -274,12 +275,14 @@ class SweepManager:
             await asyncio.sleep(_SCAN_SECONDS)
             await _set_or_late(change)
 
-    async def _end(self, sweep_id: str, wish: str, *, from_states: Collection[str]) -> SweepSummary:
-        wanted = WISHED[wish]
+    async def _end(
+        self, sweep_id: str, action: str, *, from_states: Collection[str]
+    ) -> SweepSummary:
+        wanted = REQUESTED[action]
         async for row in self._looks(sweep_id):
             if row.status not in from_states or row.status == wanted:
                 raise WrongStateError(f"sweep {sweep_id} is {row.status}")
-            # A command grants no wishes.
+            # A command answers no requests.
             is_a_commands = not row.managed and not self.runs(sweep_id)
             if is_a_commands and row.status == "running" and not is_left(row):
                 raise WrongStateError(f"sweep {sweep_id} is run by {row.owner}, no daemon")
@@ -288,9 +291,9 @@ class SweepManager:
                     await stop_idle_sweep(self._journal, row, wanted)
                     self._announce_change()
                     break
-            # It is granted whatever becomes of us: others look at the wishes for what they run, and
+            # It is done whatever becomes of us: others look at the requests for what they run, and
             # for what nobody runs any more.
-            if not is_a_commands and await self._journal.wish(sweep_id, wish):
+            if not is_a_commands and await self._journal.request(sweep_id, action):
                 running = self.runner.running.get(sweep_id)
                 if running is not None:
                     running.stop.request_status(wanted)

@@ -11,15 +11,10 @@ from typing import Final
 import structlog
 
 from spica_async.bus.port import Bus, BusError, Message, MessageTooLargeError
-from spica_async.journal import (
-    Journal,
-    JournalError,
-    Lease,
-    RecordedEvent,
-    SweepUnknownError,
-)
-from spica_async.journal.owner import this_owner
+from spica_async.journal import Journal, Lease, RecordedEvent, SweepUnknownError
+from spica_async.journal.leases import this_owner
 from spica_async.search.events.pending import PendingEvents
+from spica_async.storage.errors import StorageError
 
 LOOK_SECONDS: Final = 1.0
 _LONGEST_PAUSE_SECONDS: Final = 30.0
@@ -89,7 +84,7 @@ class Outbox:
             try:
                 await self.publish_all()
                 pause = 0.0
-            except (BusError, JournalError) as error:
+            except (BusError, StorageError) as error:
                 if pause == 0.0:
                     log.warning("outbox.waits", error=str(error))
                 pause = min(max(LOOK_SECONDS, 2 * pause), _LONGEST_PAUSE_SECONDS)
@@ -111,7 +106,7 @@ class Outbox:
         try:
             async with asyncio.timeout(_LAST_SECONDS):
                 await self.publish_all()
-        except (BusError, JournalError, TimeoutError) as error:
+        except (BusError, StorageError, TimeoutError) as error:
             log.warning("outbox.events_left", error=str(error) or "it took too long")
 
     async def publish_all(self) -> None:
@@ -119,7 +114,7 @@ class Outbox:
 
         Raises:
             BusError: the bus is away.
-            JournalError: the journal is.
+            StorageError: the journal is.
         """
         for sweep_id in [self._only] if self._only else await self._journal.unpublished():
             with suppress(SweepUnknownError):  # It was removed meanwhile.
@@ -132,12 +127,12 @@ class Outbox:
             return
         row = await self._journal.sweep(sweep_id)
         lease = Lease(this_owner(), _PUBLISHING_SECONDS)
-        if row.lease_seconds > 0 or not await self._journal.begin_telling(sweep_id, lease):
+        if row.lease_seconds > 0 or not await self._journal.begin_publishing(sweep_id, lease):
             return
         try:
             await self._publish(sweep_id)
         finally:
-            await self._journal.end_telling(sweep_id, lease.owner)
+            await self._journal.end_publishing(sweep_id, lease.owner)
 
     async def _publish(self, sweep_id: str) -> None:
         # Each begins behind what is noted, so that two at once publish some twice, and in order.
@@ -147,11 +142,11 @@ class Outbox:
                 await self._publish_one(sweep_id, recorded)
                 last = recorded.number
                 if last - noted >= _AT_ONCE:
-                    await self._journal.published(sweep_id, last)
+                    await self._journal.mark_published(sweep_id, last)
                     noted = last
         finally:
             if last > noted:
-                await self._journal.published(sweep_id, last)
+                await self._journal.mark_published(sweep_id, last)
 
     async def _publish_one(self, sweep_id: str, recorded: RecordedEvent) -> None:
         try:

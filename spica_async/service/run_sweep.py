@@ -20,7 +20,7 @@ from spica_async.errors import TimeUpError
 from spica_async.evaluate import Share
 from spica_async.evaluate.cache import ResultCache
 from spica_async.evaluate.reuse import Reuse
-from spica_async.journal.opening import prepare
+from spica_async.journal.opening import load_library
 from spica_async.plan.describe import plan_notes
 from spica_async.plan.types import Progress, SweepPlan
 from spica_async.processes.threads import with_files
@@ -207,7 +207,7 @@ async def _plan(job: Job, past: PastRuns, progress: Progress, spent_seconds: flo
             # A group waits for both, however this ends; `gather` would leave the planning process.
             async with asyncio.TaskGroup() as group:
                 planning = group.create_task(job.inputs.plan(progress))
-                group.create_task(prepare())
+                group.create_task(load_library())
     except TimeoutError:
         if not until.expired():
             raise

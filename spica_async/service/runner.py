@@ -25,15 +25,13 @@ from spica_async.evaluate.fleet import FleetView
 from spica_async.journal import (
     Journal,
     JournalConflictError,
-    JournalDamagedError,
-    JournalError,
     LeaseLostError,
     SweepRow,
     SweepTakenError,
     SweepUnknownError,
 )
+from spica_async.journal.leases import is_dead
 from spica_async.journal.opening import config_of
-from spica_async.journal.owner import is_dead
 from spica_async.processes.stopping import StopState
 from spica_async.processes.threads import with_files
 from spica_async.search.stopping import StoppedStatus, SweepStop
@@ -42,6 +40,7 @@ from spica_async.service.jobs import ResumedJob, SweepMovedError
 from spica_async.service.port import WrongStateError
 from spica_async.service.run_sweep import RunContext, run_job
 from spica_async.service.watch import SweepWatch
+from spica_async.storage.errors import StorageDamagedError, StorageError
 from spica_async.traces.serve import TraceServer
 
 LOOK_SECONDS: Final = 1.0
@@ -49,7 +48,7 @@ LOOK_SECONDS: Final = 1.0
 
 JOURNAL_AWAY: Final = "the journal is away"
 UNFINISHED: Final = ("queued", "running")
-WISHED: Final[dict[str, StoppedStatus]] = {"pause": "paused", "cancel": "cancelled"}
+REQUESTED: Final[dict[str, StoppedStatus]] = {"pause": "paused", "cancel": "cancelled"}
 """The status of a sweep that was requested to pause or to cancel."""
 
 _FIRST_POSTPONEMENT_SECONDS: Final = 5.0
@@ -201,11 +200,11 @@ class SweepRunner:
         self._look.clear()
         try:
             rows = await self._journal.wanted(UNFINISHED)
-            await self._do_requests([row for row in rows if row.wish is not None])
+            await self._do_requests([row for row in rows if row.requested is not None])
             if not self.is_ending and self._bus_trouble is None:
                 managed = [row for row in rows if row.status in UNFINISHED and row.managed]
                 self._begin(managed, group)
-        except JournalError as error:
+        except StorageError as error:
             # Sweeps that run have a patience of their own.
             if self._journal_trouble is None:
                 log.warning("daemon.journal_away", error=str(error))
@@ -216,7 +215,7 @@ class SweepRunner:
     async def _do_requests(self, rows: list[SweepRow]) -> None:
         """Do what any daemon was requested to do with sweeps."""
         for row in rows:
-            wanted = WISHED.get(row.wish or "")
+            wanted = REQUESTED.get(row.requested or "")
             running = self.running.get(row.sweep_id)
             if wanted is None:
                 continue  # For a daemon of the version that knows it.
@@ -236,17 +235,17 @@ class SweepRunner:
             for row in rows
             if row.sweep_id not in self.running
             # To write that it rests needs no coordinator.
-            and not (row.status == "queued" and row.wish is not None)
+            and not (row.status == "queued" and row.requested is not None)
             and is_left(row)
             and self._postponed.get(row.sweep_id, (0.0, 0.0))[0] <= now
         ]
         waiting.sort(key=lambda row: (-row.priority, row.submitted_at, row.sweep_id))
         for row in waiting:
-            if row.wish is None and len(self.running) >= self._settings.parallel_sweeps:
+            if row.requested is None and len(self.running) >= self._settings.parallel_sweeps:
                 continue
             sweep_id = row.sweep_id
             watch = SweepWatch(sweep_id, partial(self._on_fleet, sweep_id))
-            wanted = WISHED.get(row.wish or "")
+            wanted = REQUESTED.get(row.requested or "")
             # One whose coordinator has died is brought back to be left in good order.
             state = StopState.PREPARING if wanted is None else StopState.WORKING
             stop = SweepStop(state, grace_seconds=self._settings.grace_seconds, requeues=True)
@@ -279,9 +278,9 @@ class SweepRunner:
         except (SweepTakenError, LeaseLostError) as error:
             log.info("sweep.taken_by_another", sweep=sweep_id, error=str(error))
             self._postpone(sweep_id)
-        except (JournalDamagedError, JournalConflictError) as error:
+        except (StorageDamagedError, JournalConflictError) as error:
             await self._fail(sweep_id, str(error))
-        except (JournalError, BusAwayError) as error:
+        except (StorageError, BusAwayError) as error:
             log.warning("sweep.left", sweep=sweep_id, error=str(error))
             self._postpone(sweep_id)
         except SpicaError as error:

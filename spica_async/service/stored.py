@@ -85,7 +85,7 @@ async def detail_of(journal: Journal, row: SweepRow) -> SweepDetail:
     """A sweep as its last run has left it, as far as that can be read.
 
     Raises:
-        JournalError: the journal cannot be had.
+        StorageError: the journal cannot be had.
     """
     detail = _bare_detail(row)
     recorded = await journal.latest(row.sweep_id, ["ended", "stopped"])

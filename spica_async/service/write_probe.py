@@ -9,7 +9,8 @@ from typing import Final
 
 import structlog
 
-from spica_async.journal import Journal, JournalError
+from spica_async.journal import Journal
+from spica_async.storage.errors import StorageError
 
 _FRESH_SECONDS: Final = 2.0
 """How long an answer stands. Anybody may ask, and each look has the database write to its disk."""
@@ -55,7 +56,7 @@ class WriteProbe:
     async def _try(self) -> bool:
         try:
             await self._journal.check_writable()
-        except JournalError as error:
+        except StorageError as error:
             log.warning("daemon.journal_not_writable", error=str(error))
             return False
         return True

@@ -1,4 +1,4 @@
-"""Where a journal is: a file of SQLite's, or a database of PostgreSQL's."""
+"""Where a database is: a file of SQLite's, or a database of PostgreSQL's."""
 
 from __future__ import annotations
 
@@ -58,38 +58,46 @@ class ServerAddress:
         return f"ServerAddress({self.name!r})"
 
 
-def journal_url(path: Path) -> str:
-    """The URL of a journal in a file, whatever characters the file's name has."""
+def sqlite_url(path: Path) -> str:
+    """The URL of a file of SQLite's, whatever characters its name has."""
     return _SQLITE + quote(os.fsencode(path.absolute()))
 
 
-def read_address(where: str | Path) -> FileAddress | ServerAddress:
-    """Tell what is meant.
+def read_address(where: str | Path, *, holds: str = "database") -> FileAddress | ServerAddress:
+    """Read the address of a database.
 
     Args:
         where: A file's path; or `sqlite:///PATH`, the path percent-encoded as in any URL; or
             `postgresql://USER:PASSWORD@HOST:PORT/NAME`, with whatever libpq takes behind a `?`.
+        holds: What is kept there, for the message of an error.
 
     Raises:
         InputError: if it is none of them. The message never shows a password.
     """
+    try:
+        return _read_address(where)
+    except ValueError as error:
+        raise InputError(f"{holds}: {error}") from None
+
+
+def _read_address(where: str | Path) -> FileAddress | ServerAddress:
     if isinstance(where, Path):
         return _file(where.absolute())
     if where.startswith(_SQLITE):
         rest = where.removeprefix(_SQLITE)
         if re.search("[?#]", rest):
-            raise InputError("journal: in the path of a sqlite:///PATH write ? as %3F and # as %23")
+            raise ValueError("in the path of a sqlite:///PATH write ? as %3F and # as %23")
         if not rest:
-            raise InputError("journal: sqlite:///PATH wants the path of a file")
+            raise ValueError("sqlite:///PATH wants the path of a file")
         return _file(Path(os.fsdecode(unquote_to_bytes(os.fsencode(rest)))).absolute())
     if where.startswith(_POSTGRES):
         return ServerAddress(where, _without_secrets(where))
-    raise InputError("journal: give sqlite:///PATH or postgresql://USER:PASSWORD@HOST:PORT/NAME")
+    raise ValueError("give sqlite:///PATH or postgresql://USER:PASSWORD@HOST:PORT/NAME")
 
 
 def _file(path: Path) -> FileAddress:
     if "\0" in str(path):
-        raise InputError("journal: no file has a zero byte in its name")
+        raise ValueError("no file has a zero byte in its name")
     return FileAddress(path)
 
 
@@ -98,8 +106,8 @@ def _without_secrets(url: str) -> str:
     # and be shown as that.
     credentials, _, _ = url.partition("://")[2].rpartition("@")
     if re.search(r"[@/?#\s]", credentials):
-        raise InputError(
-            "journal: in the user's name, the password and the options of a postgresql:// write "
+        raise ValueError(
+            "in the user's name, the password and the options of a postgresql:// write "
             "@ as %40, / as %2F, ? as %3F and # as %23"
         )
     try:
@@ -108,5 +116,5 @@ def _without_secrets(url: str) -> str:
         # Not the host's name alone: there may be several hosts, or none.
         hosts = parts.netloc.rpartition("@")[2]
     except ValueError:
-        raise InputError("journal: this postgresql:// cannot be read as a URL") from None
+        raise ValueError("this postgresql:// cannot be read as a URL") from None
     return f"postgresql://{user}{hosts}{parts.path}"

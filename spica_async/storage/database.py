@@ -1,4 +1,4 @@
-"""What the journal needs to know of a database that is not the same for all of them."""
+"""What differs between the databases that journal and cache of results are kept in."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Protocol, TypeVar
 
 from sqlalchemy import ColumnElement, Connection, Engine
 
-from spica_async.journal.port import JournalError
+from spica_async.storage.errors import StorageError
 
 ResultT = TypeVar("ResultT")
 
@@ -17,7 +17,7 @@ class Database(Protocol):
 
     @property
     def name(self) -> str:
-        """What to call it in a message; holds no secrets."""
+        """What messages call it: what is kept in it, and where; holds no secrets."""
 
     @property
     def engine(self) -> Engine:
@@ -47,14 +47,14 @@ class Database(Protocol):
         """Make what must be there before the first connection; blocks.
 
         Raises:
-            JournalError: if that cannot be done.
+            StorageError: if that cannot be done.
         """
 
     def check(self) -> None:
         """Look whether what is written will be found again.
 
         Raises:
-            JournalError: if not.
+            StorageError: if not.
         """
 
     def keep_others_out(self, connection: Connection) -> None:
@@ -63,5 +63,5 @@ class Database(Protocol):
     def now(self) -> ColumnElement[float]:
         """The time, in seconds since the epoch, for a statement that is executed right now."""
 
-    def told(self, error: Exception) -> JournalError | None:
-        """An error in our words; None for one that does not come from the database."""
+    def translate(self, error: Exception) -> StorageError | None:
+        """The error of ours for one of the driver's; None for one that is not the database's."""

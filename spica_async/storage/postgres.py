@@ -14,15 +14,15 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from spica_async.errors import InputError
-from spica_async.journal.port import (
-    JournalBusyError,
-    JournalDamagedError,
-    JournalError,
-    JournalFullError,
-    JournalUnavailableError,
-)
 from spica_async.storage.address import TLS_FILES, ServerAddress
 from spica_async.storage.database import ResultT
+from spica_async.storage.errors import (
+    StorageBusyError,
+    StorageDamagedError,
+    StorageError,
+    StorageFullError,
+    StorageUnavailableError,
+)
 from spica_async.tls import TlsOptions, explained, tls_refusal
 
 _CONNECT_SECONDS: Final = 10.0
@@ -48,21 +48,21 @@ _READ_ONLY: Final = "25006"
 
 # By the beginning of an SQLSTATE; the first one counts. Whatever is not named stays as it is
 # however often it is tried: a missing table or right, a wrong password, a statement that is none.
-_KINDS: Final[Sequence[tuple[str, type[JournalError]]]] = (
-    ("08", JournalUnavailableError),  # The connection.
-    (_READ_ONLY, JournalUnavailableError),  # A standby that is yet to be promoted.
-    ("25P03", JournalUnavailableError),  # We were silent for too long in a transaction,
-    ("25P04", JournalUnavailableError),  # or took too long over it.
-    ("40", JournalBusyError),  # A deadlock, or what would not be as if one after the other.
-    ("53100", JournalFullError),
-    ("53", JournalUnavailableError),  # Memory, connections.
-    ("55006", JournalBusyError),  # Others use it, e.g. the database while it is copied.
-    ("55P03", JournalBusyError),  # A lock was not to be had in time.
-    ("57014", JournalBusyError),  # A statement was cancelled.
-    ("57P", JournalUnavailableError),  # The server ends, starts, or has ended the connection.
-    ("58", JournalUnavailableError),  # The server's disk, or another part of its system.
-    ("XX001", JournalDamagedError),
-    ("XX002", JournalDamagedError),
+_KINDS: Final[Sequence[tuple[str, type[StorageError]]]] = (
+    ("08", StorageUnavailableError),  # The connection.
+    (_READ_ONLY, StorageUnavailableError),  # A standby that is yet to be promoted.
+    ("25P03", StorageUnavailableError),  # We were silent for too long in a transaction,
+    ("25P04", StorageUnavailableError),  # or took too long over it.
+    ("40", StorageBusyError),  # A deadlock, or what would not be as if one after the other.
+    ("53100", StorageFullError),
+    ("53", StorageUnavailableError),  # Memory, connections.
+    ("55006", StorageBusyError),  # Others use it, e.g. the database while it is copied.
+    ("55P03", StorageBusyError),  # A lock was not to be had in time.
+    ("57014", StorageBusyError),  # A statement was cancelled.
+    ("57P", StorageUnavailableError),  # The server ends, starts, or has ended the connection.
+    ("58", StorageUnavailableError),  # The server's disk, or another part of its system.
+    ("XX001", StorageDamagedError),
+    ("XX002", StorageDamagedError),
 )
 
 
@@ -72,8 +72,8 @@ class PostgresDatabase:
     writers = _WRITERS
     can_be_cut = True
 
-    def __init__(self, address: ServerAddress, busy_seconds: float) -> None:
-        self.name = str(address)
+    def __init__(self, address: ServerAddress, busy_seconds: float, *, holds: str) -> None:
+        self.name = f"{holds} {address}"
         self._files = address.files
 
         async def connect(answer_seconds: float | None) -> Any:
@@ -86,17 +86,17 @@ class PostgresDatabase:
                     command_timeout=answer_seconds,
                 )
             except asyncpg.ClientConfigurationError as error:
-                raise InputError(f"journal {self.name}: {error}") from error
+                raise InputError(f"{self.name}: {error}") from error
             except ssl.SSLError as error:
                 if error.library not in _OF_FILES and _NO_PEM not in str(error):
                     raise
                 raise InputError(
-                    f"journal {self.name}: {' or '.join(TLS_FILES)} in the URL: not in PEM"
+                    f"{self.name}: {' or '.join(TLS_FILES)} in the URL: not in PEM"
                     f" format, or they do not go together ({explained(error)})"
                 ) from error
             except (ValueError, OverflowError):
                 # What the driver says of it may quote any part of it.
-                raise InputError(f"journal {self.name}: this URL cannot be used") from None
+                raise InputError(f"{self.name}: this URL cannot be used") from None
             # A transaction is on disk before it is acknowledged, whatever the server's settings.
             await connection.execute(
                 f"SET lock_timeout = {round(busy_seconds * 1000)};"
@@ -153,7 +153,7 @@ class PostgresDatabase:
                 path.open("rb").close()
             except OSError as error:
                 raise InputError(
-                    f"journal {self.name}: {option} in the URL: {path}: {error.strerror}"
+                    f"{self.name}: {option} in the URL: {path}: {error.strerror}"
                 ) from error
 
     def check(self) -> None:
@@ -167,45 +167,45 @@ class PostgresDatabase:
         """See `Database.now`; the server's, for the hosts have one each."""
         return cast(extract("epoch", func.clock_timestamp()), Double)
 
-    def told(self, error: Exception) -> JournalError | None:
-        """See `Database.told`."""
+    def translate(self, error: Exception) -> StorageError | None:
+        """See `Database.translate`."""
         cause = error
         if isinstance(error, DBAPIError) and isinstance(error.orig, Exception):
             wrapped = error.orig
             cause = wrapped.__cause__ if isinstance(wrapped.__cause__, Exception) else wrapped
         meaning = _meaning(cause)
         if meaning is None and isinstance(error, DBAPIError):
-            kind = JournalUnavailableError if error.connection_invalidated else JournalError
+            kind = StorageUnavailableError if error.connection_invalidated else StorageError
             meaning = kind, str(cause)
         if meaning is None:
             return None
         kind, text = meaning
-        return kind(f"journal {self.name}: {text}")
+        return kind(f"{self.name}: {text}")
 
 
-def _meaning(cause: Exception) -> tuple[type[JournalError], str] | None:
+def _meaning(cause: Exception) -> tuple[type[StorageError], str] | None:
     """What kind of error one of the driver's is, and what to say of it."""
     if isinstance(cause, TimeoutError):
-        return JournalUnavailableError, "the server does not answer"
+        return StorageUnavailableError, "the server does not answer"
     if isinstance(cause, ssl.SSLError):
-        return JournalUnavailableError, tls_refusal(cause, _TLS_OPTIONS) or explained(cause)
+        return StorageUnavailableError, tls_refusal(cause, _TLS_OPTIONS) or explained(cause)
     if isinstance(cause, asyncpg.TargetServerAttributeNotMatched):
-        return JournalUnavailableError, "none of its servers takes writes"
+        return StorageUnavailableError, "none of its servers takes writes"
     if isinstance(cause, OSError | asyncpg.InterfaceError):
         # What is a ValueError is wrong each time.
         is_wrong = isinstance(cause, ValueError)
-        return JournalError if is_wrong else JournalUnavailableError, str(cause)
+        return StorageError if is_wrong else StorageUnavailableError, str(cause)
     state = getattr(cause, "sqlstate", None)
     if isinstance(state, str):
         kinds = (kind for prefix, kind in _KINDS if state.startswith(prefix))
-        return next(kinds, JournalError), str(cause)
+        return next(kinds, StorageError), str(cause)
     return None
 
 
 def _wanted(address: ServerAddress) -> str | None:
-    """Which of several servers to take; none: that is told elsewhere, or there is one."""
-    is_told = "target_session_attrs" in address.url or "PGTARGETSESSIONATTRS" in os.environ
-    return "read-write" if address.has_several_hosts and not is_told else None
+    """Which of several servers to take; none: it is given elsewhere, or there is one."""
+    is_given = "target_session_attrs" in address.url or "PGTARGETSESSIONATTRS" in os.environ
+    return "read-write" if address.has_several_hosts and not is_given else None
 
 
 async def _notice_absence(connection: Any) -> None:

@@ -23,36 +23,36 @@ from sqlalchemy import (
 from sqlalchemy.exc import DBAPIError
 
 from spica_async.errors import file_problem
-from spica_async.journal.port import (
-    JournalBusyError,
-    JournalDamagedError,
-    JournalError,
-    JournalFullError,
-    JournalUnavailableError,
-)
 from spica_async.processes.threads import DaemonThreads, in_threads
 from spica_async.storage.address import FileAddress
 from spica_async.storage.database import ResultT
+from spica_async.storage.errors import (
+    StorageBusyError,
+    StorageDamagedError,
+    StorageError,
+    StorageFullError,
+    StorageUnavailableError,
+)
 
 # By the beginning of the name that Python gives SQLite's result code; the first one counts. A write
 # that fails with the plain IOERR_WRITE ran into a quota or a file's largest size, if not into a
 # broken disk.
-_KINDS: Final[Sequence[tuple[str, type[JournalError]]]] = (
-    ("SQLITE_BUSY", JournalBusyError),
-    ("SQLITE_LOCKED", JournalBusyError),
-    ("SQLITE_PROTOCOL", JournalBusyError),  # Others were as fast, again and again.
-    ("SQLITE_FULL", JournalFullError),
-    ("SQLITE_IOERR_WRITE", JournalFullError),
-    ("SQLITE_IOERR_SHMSIZE", JournalFullError),
-    ("SQLITE_CORRUPT", JournalDamagedError),
-    ("SQLITE_NOTADB", JournalDamagedError),
-    ("SQLITE_IOERR", JournalUnavailableError),
-    ("SQLITE_CANTOPEN", JournalUnavailableError),
-    ("SQLITE_NOMEM", JournalUnavailableError),
-    ("SQLITE_READONLY_DBMOVED", JournalError),  # It does not come back.
-    ("SQLITE_READONLY", JournalUnavailableError),  # Its disk was mounted so, until it is repaired.
+_KINDS: Final[Sequence[tuple[str, type[StorageError]]]] = (
+    ("SQLITE_BUSY", StorageBusyError),
+    ("SQLITE_LOCKED", StorageBusyError),
+    ("SQLITE_PROTOCOL", StorageBusyError),  # Others were as fast, again and again.
+    ("SQLITE_FULL", StorageFullError),
+    ("SQLITE_IOERR_WRITE", StorageFullError),
+    ("SQLITE_IOERR_SHMSIZE", StorageFullError),
+    ("SQLITE_CORRUPT", StorageDamagedError),
+    ("SQLITE_NOTADB", StorageDamagedError),
+    ("SQLITE_IOERR", StorageUnavailableError),
+    ("SQLITE_CANTOPEN", StorageUnavailableError),
+    ("SQLITE_NOMEM", StorageUnavailableError),
+    ("SQLITE_READONLY_DBMOVED", StorageError),  # It does not come back.
+    ("SQLITE_READONLY", StorageUnavailableError),  # Its disk was mounted so, until it is repaired.
 )
-_READS: Final = "journal_reads"
+_READS: Final = "reads"
 _READERS: Final = 4
 
 
@@ -63,8 +63,8 @@ class SqliteDatabase:
     # A thread executes it.
     can_be_cut = False
 
-    def __init__(self, address: FileAddress, busy_seconds: float) -> None:
-        self.name = str(address)
+    def __init__(self, address: FileAddress, busy_seconds: float, *, holds: str) -> None:
+        self.name = f"{holds} {address}"
         self._path = address.path
         self._file: tuple[int, int] | None = None
         # What is opened must be there: a file that has gone is not replaced by an empty one.
@@ -75,8 +75,8 @@ class SqliteDatabase:
         self._reading = self.engine.execution_options(**{_READS: True})
         # A whole transaction is one step of a thread: to hand over each statement by itself would
         # take several times as long as the disk does.
-        self._writer = DaemonThreads(1, "journal-writer")
-        self._readers = DaemonThreads(_READERS, "journal-reader")
+        self._writer = DaemonThreads(1, "database-writer")
+        self._readers = DaemonThreads(_READERS, "database-reader")
 
         @event.listens_for(self.engine, "do_connect")
         def connect(_dialect: Any, _record: Any, places: list[Any], names: dict[str, Any]) -> None:
@@ -114,7 +114,7 @@ class SqliteDatabase:
     async def dispose(self) -> None:
         """See `Database.dispose`."""
         # Of its own: the end waits for nobody else's files.
-        threads = DaemonThreads(1, "journal-end")
+        threads = DaemonThreads(1, "database-end")
         try:
             await in_threads(threads, self._close)
         finally:
@@ -132,9 +132,9 @@ class SqliteDatabase:
             os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666))
             self._file = self._identity()
         except OSError as error:
-            raise JournalError(f"journal {self.name}: {file_problem(error)}") from error
+            raise StorageError(f"{self.name}: {file_problem(error)}") from error
         if not os.access(self._path.parent, os.W_OK):
-            raise JournalError(f"journal {self.name}: its folder cannot be written")
+            raise StorageError(f"{self.name}: its folder cannot be written")
 
     def check(self) -> None:
         """See `Database.check`; a file that was deleted can still be written, for nobody."""
@@ -143,7 +143,7 @@ class SqliteDatabase:
         except OSError:
             same = False
         if not same:
-            raise JournalError(f"journal {self.name}: the file was deleted or replaced meanwhile")
+            raise StorageError(f"{self.name}: the file was deleted or replaced meanwhile")
 
     def keep_others_out(self, connection: Connection) -> None:
         """See `Database.keep_others_out`; any transaction that writes does that."""
@@ -152,17 +152,17 @@ class SqliteDatabase:
         """See `Database.now`; there is one host."""
         return literal(time.time(), Double)
 
-    def told(self, error: Exception) -> JournalError | None:
-        """See `Database.told`."""
+    def translate(self, error: Exception) -> StorageError | None:
+        """See `Database.translate`."""
         cause = error.orig if isinstance(error, DBAPIError) else error
         if not isinstance(cause, sqlite3.Error):
             return None
         code = getattr(cause, "sqlite_errorname", "")
-        kind = next((kind for prefix, kind in _KINDS if code.startswith(prefix)), JournalError)
+        kind = next((kind for prefix, kind in _KINDS if code.startswith(prefix)), StorageError)
         # Of a write that fails SQLite says no more than that it did.
-        unclear = kind is JournalFullError and code != "SQLITE_FULL"
+        unclear = kind is StorageFullError and code != "SQLITE_FULL"
         reason = " (it cannot grow: no room, a quota, or a broken disk)" if unclear else ""
-        return kind(f"journal {self.name}: {cause}{reason}")
+        return kind(f"{self.name}: {cause}{reason}")
 
     def _identity(self) -> tuple[int, int]:
         found = self._path.stat()

@@ -1,4 +1,4 @@
-"""A piece of work in a database: in one transaction, to its end, with errors in our words."""
+"""A piece of work in a database: in one transaction, to its end, with errors of ours."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from spica_async.journal.port import JournalBusyError, JournalDamagedError
 from spica_async.processes.shielded import shielded
 from spica_async.storage.database import Database
+from spica_async.storage.errors import StorageBusyError, StorageDamagedError
 
 ResultT = TypeVar("ResultT")
 Work = Callable[[Connection], ResultT]
@@ -33,7 +33,7 @@ class Transactions:
         """Do something in a transaction, which is on disk when this returns.
 
         Raises:
-            JournalError: if the database could not do it.
+            StorageError: if the database could not do it.
         """
         return await self._alone(partial(self._database.write, work))
 
@@ -41,7 +41,7 @@ class Transactions:
         """Do something with the tables themselves, in a transaction, for as long as it takes.
 
         Raises:
-            JournalError: if the database could not do it.
+            StorageError: if the database could not do it.
         """
         return await self._alone(partial(self._database.change_tables, work))
 
@@ -49,18 +49,18 @@ class Transactions:
         """Do something with one statement that reads.
 
         Raises:
-            JournalError: if the database could not do it.
+            StorageError: if the database could not do it.
         """
 
         async def reading() -> ResultT:
-            with self._telling():
+            with self._translated():
                 return await self._database.read(work)
 
         return await self._to_its_end(reading())
 
     async def _alone(self, write: Callable[[], Coroutine[Any, Any, ResultT]]) -> ResultT:
         async def transaction() -> ResultT:
-            with self._telling():
+            with self._translated():
                 self._database.check()
                 return await write()
 
@@ -77,17 +77,15 @@ class Transactions:
         return await shielded(work, can_be_cut=self._database.can_be_cut)
 
     @contextmanager
-    def _telling(self) -> Iterator[None]:
+    def _translated(self) -> Iterator[None]:
         try:
             yield
         except IntegrityError as error:
-            raise JournalDamagedError(f"journal {self._database.name}: {error.orig}") from error
+            raise StorageDamagedError(f"{self._database.name}: {error.orig}") from error
         except PoolTimeoutError as error:
-            raise JournalBusyError(
-                f"journal {self._database.name}: too many read it at once"
-            ) from error
+            raise StorageBusyError(f"{self._database.name}: too many read it at once") from error
         except Exception as error:
-            told = self._database.told(error)
-            if told is None:
+            translated = self._database.translate(error)
+            if translated is None:
                 raise
-            raise told from error
+            raise translated from error

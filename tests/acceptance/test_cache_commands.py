@@ -14,7 +14,7 @@ from support.commands import Finished, Spica
 from support.postgres import PostgresNode
 
 from spica_async.evaluate.cache.sql import SqlResultCache
-from spica_async.journal import journal_url
+from spica_async.storage.address import sqlite_url
 
 DAY = 24 * 3600
 
@@ -71,7 +71,7 @@ def test_the_users_cache_is_shown_and_pruned(spica: Spica, file: Path, tmp_path:
         "hits": 0,
     }
     # A journal in a file has no results of its own.
-    url = journal_url(tmp_path / "journal.sqlite3")
+    url = sqlite_url(tmp_path / "journal.sqlite3")
     assert found(spica("cache", "stats", "--json", "--journal", url))["entries"] == 3
 
     assert spica("cache", "prune", "--older-than", "3").stdout == "removed 1 entry\n"

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from support.journals import LONG, new_sweep, numbers_that_count, some_facts
 
-from spica_async.journal import JournalDamagedError, SweepUnknownError
+from spica_async.journal import SweepUnknownError
 from spica_async.journal.sql import SqlJournal
+from spica_async.storage.errors import StorageDamagedError
 
 _FRAME = 24 + 4096
 """Bytes of a page in the write-ahead log, after the log's own 32."""
@@ -122,7 +123,7 @@ async def test_a_file_that_is_cut_is_said_to_be_damaged(tmp_path: Path) -> None:
     assert await found_in(tmp_path, whole, b"") == 147
     # One byte is as good as none for SQLite, and a last page that is not whole is filled up.
     for cut in range(2, len(whole) - 4096 + 1, 1021):
-        with pytest.raises(JournalDamagedError):
+        with pytest.raises(StorageDamagedError):
             await found_in(tmp_path, whole[:cut], b"")
 
 
@@ -134,7 +135,7 @@ async def test_pages_of_rubbish_are_said_to_be_damage(tmp_path: Path) -> None:
         broken = whole[:start] + random.Random(start).randbytes(4096) + whole[start + 4096 :]
         try:
             assert await found_in(tmp_path, broken, b"") == 147
-        except JournalDamagedError:
+        except StorageDamagedError:
             damaged += 1
     assert damaged > 3
 
@@ -146,5 +147,5 @@ async def test_a_fact_that_is_missing_is_noticed(tmp_path: Path) -> None:
     other.commit()
     other.close()
     async with SqlJournal.open(tmp_path / "whole.db") as journal:
-        with pytest.raises(JournalDamagedError, match="sweep one has no fact 100"):
+        with pytest.raises(StorageDamagedError, match="sweep one has no fact 100"):
             await numbers_that_count(journal)

@@ -13,8 +13,8 @@ import pytest
 from support import appending
 from support.journals import numbers_that_count
 
-from spica_async.journal import journal_url
 from spica_async.journal.sql import SqlJournal
+from spica_async.storage.address import sqlite_url
 
 _BYTES = 400_000
 
@@ -31,7 +31,8 @@ wait $!
 _OPEN_ON_A_FULL_DISK = """
 import asyncio, os, sys
 from pathlib import Path
-from spica_async.journal import JournalFullError, NewSweep
+from spica_async.storage.errors import StorageFullError
+from spica_async.journal import NewSweep
 from spica_async.journal.sql import SqlJournal
 
 async def use(path):
@@ -50,7 +51,7 @@ for free in (0, 4096, 8192, 16384, 36864, 65536):
     os.close(filler)
     try:
         asyncio.run(use(Path(f"{free}.db")))
-    except JournalFullError:
+    except StorageFullError:
         print("full", end=" ")
     os.unlink("filler")
     print(asyncio.run(use(Path(f"{free}.db"))), end=" ", flush=True)
@@ -97,7 +98,7 @@ async def test_a_file_that_may_not_grow(tmp_path: Path) -> None:
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         appending.__file__,
-        journal_url(path),
+        sqlite_url(path),
         str(_BYTES),
         stdout=asyncio.subprocess.PIPE,
     )
@@ -133,7 +134,7 @@ async def test_a_disk_without_room(tmp_path: Path) -> None:
     process = await asyncio.create_subprocess_exec(
         *command,
         *("sh", "-c", _ON_A_SMALL_DISK, "sh", disk),
-        *(sys.executable, appending.__file__, journal_url(disk / "journal.db"), kept),
+        *(sys.executable, appending.__file__, sqlite_url(disk / "journal.db"), kept),
         stdout=asyncio.subprocess.PIPE,
     )
     complaint, last = await until_it_went_on(process)

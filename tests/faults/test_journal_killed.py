@@ -12,14 +12,14 @@ from support import appending
 from support.journals import numbers_that_count
 from support.postgres import PostgresNode
 
-from spica_async.journal import journal_url
 from spica_async.journal.sql import SqlJournal
+from spica_async.storage.address import sqlite_url
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
-        return journal_url(tmp_path / "journal.db")
+        return sqlite_url(tmp_path / "journal.db")
     node: PostgresNode = request.getfixturevalue("postgres")
     return node.url(node.add_database())
 

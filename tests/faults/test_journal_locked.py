@@ -15,8 +15,9 @@ import pytest
 from support.journals import LONG, fact, new_sweep, numbers_that_count, some_facts
 from support.postgres import PostgresNode
 
-from spica_async.journal import Journal, JournalBusyError
+from spica_async.journal import Journal
 from spica_async.journal.sql import SqlJournal
+from spica_async.storage.errors import StorageBusyError
 
 _HOLD = """
 import sqlite3, sys
@@ -47,9 +48,9 @@ async def held(*command: str) -> AsyncIterator[None]:
 async def check_patience(journal: Journal) -> None:
     before = time.monotonic()
     for _ in range(2):
-        with pytest.raises(JournalBusyError):
+        with pytest.raises(StorageBusyError):
             await journal.append("one", "me", [fact(2)], after=1)
-        with pytest.raises(JournalBusyError):
+        with pytest.raises(StorageBusyError):
             await journal.take("one", LONG)
     assert 4 * BUSY_SECONDS < time.monotonic() - before < 4 * BUSY_SECONDS + 5
     # Who reads does not wait.

@@ -19,13 +19,14 @@ from support.postgres import GUARDED, PASSWORD, PostgresNode
 
 from schemas.config import SmartSearchConfig
 from schemas.journal import Requested
-from spica_async.journal import Journal, JournalUnavailableError, Lease
+from spica_async.journal import Journal, Lease
 from spica_async.journal.sql import SqlJournal
 from spica_async.journal.tables import sweeps_table
 from spica_async.search.events.pending import PendingEvents
 from spica_async.search.fact_log import SweepLog
 from spica_async.storage import postgres as postgres_module
 from spica_async.storage.address import ServerAddress, read_address
+from spica_async.storage.errors import StorageUnavailableError
 from spica_async.storage.postgres import PostgresDatabase
 from spica_async.storage.transactions import Transactions
 
@@ -52,7 +53,7 @@ async def append_until(stop: asyncio.Event, journal: Journal) -> tuple[int, int]
     while not stop.is_set():
         try:
             last = await journal.append("one", "me", some_facts(last, 3), after=last)
-        except JournalUnavailableError:
+        except StorageUnavailableError:
             failures += 1
             await asyncio.sleep(0.02)
     return last, failures
@@ -67,7 +68,7 @@ async def test_a_server_that_ends_and_starts_again(
     for _ in range(2):
         await asyncio.sleep(0.2)
         await asyncio.to_thread(end, postgres)
-        with pytest.raises(JournalUnavailableError):
+        with pytest.raises(StorageUnavailableError):
             await journal.sweep("one")
         await asyncio.to_thread(postgres.start)
         await asyncio.sleep(0.2)
@@ -120,7 +121,7 @@ class TestAFailover:
                 await asyncio.to_thread(postgres.restart_as_standby)
             else:
                 await asyncio.to_thread(postgres.only_read, on=True)
-            with pytest.raises(JournalUnavailableError, match="read-only"):
+            with pytest.raises(StorageUnavailableError, match="read-only"):
                 await journal.check_writable()
             assert (await journal.sweep("one")).last == 1
             recording = asyncio.ensure_future(log.record(requested(2), lambda: None))
@@ -140,7 +141,7 @@ class TestAFailover:
             await first.create(new_sweep(), LONG)
         postgres.query(f"{alter} SET default_transaction_read_only = on")
         async with SqlJournal.open(postgres.url(database)) as journal:
-            with pytest.raises(JournalUnavailableError, match="read-only"):
+            with pytest.raises(StorageUnavailableError, match="read-only"):
                 await journal.append("one", "me", [fact(1)], after=0)
             # Whoever is there already goes on to read only.
             postgres.query(f"{alter} RESET default_transaction_read_only")
@@ -153,7 +154,7 @@ class TestAFailover:
         async with SqlJournal.open(several) as journal:
             await journal.create(new_sweep(), LONG)
             await asyncio.to_thread(postgres.restart_as_standby)
-            with pytest.raises(JournalUnavailableError):
+            with pytest.raises(StorageUnavailableError):
                 await journal.sweep("one")
             await asyncio.to_thread(postgres.promote)
             await journal.check_writable()
@@ -201,7 +202,7 @@ async def test_a_commit_whose_answer_is_lost(postgres: PostgresNode, database: s
             last = 0
             for number in range(3):
                 relay.swallow = b"COMMIT\0"
-                with pytest.raises(JournalUnavailableError):
+                with pytest.raises(StorageUnavailableError):
                     await journal.append("one", "me", some_facts(last, 3), after=last)
                 assert relay.swallowed == number + 1
                 # It is there, and is not written a second time.
@@ -221,11 +222,11 @@ class TestSilence:
             await journal.create(new_sweep(), LONG)
             postgres.freeze()
             before = time.monotonic()
-            with pytest.raises(JournalUnavailableError, match="does not answer"):
+            with pytest.raises(StorageUnavailableError, match="does not answer"):
                 await journal.append("one", "me", [fact(1)], after=0)
-            with pytest.raises(JournalUnavailableError, match="does not answer"):
+            with pytest.raises(StorageUnavailableError, match="does not answer"):
                 await journal.sweep("one")
-            with pytest.raises(JournalUnavailableError, match="does not answer"):
+            with pytest.raises(StorageUnavailableError, match="does not answer"):
                 async with SqlJournal.open(url, busy_seconds=0.5):
                     pass
             assert time.monotonic() - before < 15
@@ -255,7 +256,7 @@ class TestSilence:
 async def database_at(url: str) -> AsyncIterator[PostgresDatabase]:
     address = read_address(url)
     assert isinstance(address, ServerAddress)
-    opened = PostgresDatabase(address, busy_seconds=10)
+    opened = PostgresDatabase(address, busy_seconds=10, holds="journal")
     try:
         yield opened
     finally:
@@ -287,7 +288,7 @@ class TestAnAbsentClient:
             assert time.monotonic() - before < 6
             goes_on.set()
             # Which is what is tried again.
-            with pytest.raises(JournalUnavailableError):
+            with pytest.raises(StorageUnavailableError):
                 await writing
             assert (await journal.sweep("one")).last == 0
             # That connection is not used again.
@@ -299,7 +300,7 @@ class TestAnAbsentClient:
         # As a rule the connection's end is noticed first.
         said = asyncpg.IdleInTransactionSessionTimeoutError("terminating connection")
         async with database_at(postgres.url()) as opened:
-            assert isinstance(opened.told(said), JournalUnavailableError)
+            assert isinstance(opened.translate(said), StorageUnavailableError)
 
     async def test_any_user_has_it_noticed(self, postgres: PostgresNode, database: str) -> None:
         url = postgres.url(database, user=GUARDED, password=PASSWORD)

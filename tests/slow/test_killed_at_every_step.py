@@ -18,7 +18,7 @@ from support.searching import FakeWorker, succeed_or_fail
 from spica_async.bus.address import BrokerAddress
 from spica_async.bus.rabbitmq import RabbitBus
 from spica_async.bus.topology import declare, requests_queue
-from spica_async.journal import journal_url
+from spica_async.storage.address import sqlite_url
 
 pytestmark = pytest.mark.slow
 
@@ -32,7 +32,7 @@ async def driver() -> AsyncIterator[Driver]:
 @pytest.fixture
 def journal(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
-        return journal_url(tmp_path / "journal.sqlite3")
+        return sqlite_url(tmp_path / "journal.sqlite3")
     node: PostgresNode = request.getfixturevalue("postgres")
     return node.url(node.add_database())
 

@@ -8,7 +8,7 @@ import pytest
 from support.broker import BrokerNode
 from support.killing.torture import torture
 
-from spica_async.journal import journal_url
+from spica_async.storage.address import sqlite_url
 
 pytestmark = pytest.mark.slow
 
@@ -18,7 +18,7 @@ async def test_a_hundred_kills_change_nothing(broker: BrokerNode, tmp_path: Path
     figures = await torture(
         broker,
         tmp_path,
-        journal_url(tmp_path / "journal.sqlite3"),
+        sqlite_url(tmp_path / "journal.sqlite3"),
         seed=1,
         kills=100,
         per_branch=300,

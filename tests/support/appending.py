@@ -15,8 +15,9 @@ import resource
 import sys
 from pathlib import Path
 
-from spica_async.journal import Fact, JournalFullError, Lease, NewSweep, SweepExistsError
+from spica_async.journal import Fact, Lease, NewSweep, SweepExistsError
 from spica_async.journal.sql import SqlJournal
+from spica_async.storage.errors import StorageFullError
 
 LEASE = Lease("me", 600.0)
 
@@ -32,7 +33,7 @@ async def _append_for_ever(url: str) -> None:
             facts = [Fact("counted", json.dumps({"n": last + 1 + place})) for place in range(3)]
             try:
                 last = await journal.append("one", "me", facts, after=last)
-            except JournalFullError as error:
+            except StorageFullError as error:
                 assert (await journal.sweep("one")).last == last
                 _tell(f"full {error}")
                 _make_room()

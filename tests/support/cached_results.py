@@ -45,4 +45,4 @@ async def grow_old(cache: SqlResultCache, key: str, seconds: float) -> None:
         .where(entries_table.c.key == key)
         .values(used_at=entries_table.c.used_at - seconds)
     )
-    assert await cache._database.write(lambda connection: connection.execute(older).rowcount) == 1
+    assert await cache.database.write(lambda connection: connection.execute(older).rowcount) == 1

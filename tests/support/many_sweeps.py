@@ -50,7 +50,7 @@ async def add_ended(
         config: of each.
         summary: of each.
     """
-    engine = journal._database.engine
+    engine = journal.database.engine
     numbers = _NUMBERS[engine.dialect.name].format(count=count)
     parts = [
         part.format(numbers=numbers, first=first, config=config, summary=summary) for part in _PARTS
@@ -60,12 +60,10 @@ async def add_ended(
         for part in parts:
             connection.exec_driver_sql(part)
 
-    await journal._database.write(fill)
+    await journal.database.write(fill)
     if engine.dialect.name == "postgresql":
         # As a server does by itself before long; nobody does that for a file.
-        await journal._database.read(
-            lambda connection: connection.exec_driver_sql("VACUUM ANALYZE")
-        )
+        await journal.database.read(lambda connection: connection.exec_driver_sql("VACUUM ANALYZE"))
 
 
 async def rows_read(journal: SqlJournal, where: str, ask: Callable[[], Awaitable[Any]]) -> int:
@@ -78,11 +76,11 @@ async def rows_read(journal: SqlJournal, where: str, ask: Callable[[], Awaitable
     def keep(_c: Any, _cursor: Any, statement: str, values: Any, *_: Any) -> None:
         statements.append((statement, values))
 
-    event.listen(journal._database.engine, "before_cursor_execute", keep)
+    event.listen(journal.database.engine, "before_cursor_execute", keep)
     try:
         await ask()
     finally:
-        event.remove(journal._database.engine, "before_cursor_execute", keep)
+        event.remove(journal.database.engine, "before_cursor_execute", keep)
     assert statements
     address = read_address(where)
     if isinstance(address, FileAddress):
@@ -96,7 +94,7 @@ async def rows_read(journal: SqlJournal, where: str, ask: Callable[[], Awaitable
             for one, values in statements
         )
 
-    return await journal._database.read(explain)
+    return await journal.database.read(explain)
 
 
 def _sqlite_steps(address: FileAddress, statement: str, values: Any) -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from spica_async.errors import file_problem
-from spica_async.journal import JournalBusyError, JournalError
+from spica_async.storage.errors import StorageBusyError, StorageError
 
 _RETRY_SECONDS: Final = 0.02
 
@@ -39,8 +39,8 @@ async def alone(path: Path, seconds: float) -> AsyncIterator[None]:
         seconds: How long to wait for others.
 
     Raises:
-        JournalBusyError: if they take longer.
-        JournalError: if nothing can be written there.
+        StorageBusyError: if they take longer.
+        StorageError: if nothing can be written there.
     """
     clock = asyncio.get_running_loop().time
     until = clock() + seconds
@@ -48,7 +48,7 @@ async def alone(path: Path, seconds: float) -> AsyncIterator[None]:
     try:
         while not _has_locked(descriptor):
             if clock() > until:
-                raise JournalBusyError(f"journal {path}: others take too long to open it")
+                raise StorageBusyError(f"result cache {path}: others take too long to open it")
             await asyncio.sleep(_RETRY_SECONDS)
         yield
     finally:
@@ -64,7 +64,7 @@ async def set_aside(path: Path, which: Identity | None, seconds: float) -> None:
         seconds: How long to wait for others.
 
     Raises:
-        JournalError: if it cannot be done.
+        StorageError: if it cannot be done.
     """
     async with alone(path, seconds):
         if identity(path) == which:
@@ -79,7 +79,7 @@ def _rename(path: Path) -> None:
             with suppress(FileNotFoundError):
                 path.with_name(path.name + ending).unlink()
     except OSError as error:
-        raise JournalError(f"journal {path}: {file_problem(error)}") from error
+        raise StorageError(f"result cache {path}: {file_problem(error)}") from error
 
 
 def _open_lock(path: Path) -> int:
@@ -87,7 +87,7 @@ def _open_lock(path: Path) -> int:
         path.parent.mkdir(parents=True, exist_ok=True)
         return os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     except OSError as error:
-        raise JournalError(f"journal {path}: {file_problem(error)}") from error
+        raise StorageError(f"result cache {path}: {file_problem(error)}") from error
 
 
 def _has_locked(descriptor: int) -> bool:

@@ -10,13 +10,13 @@ from typing import Final
 from spica_async.evaluate.cache.place import user_cache_file
 from spica_async.evaluate.cache.port import ResultCache
 
-REST_SECONDS: Final = 30.0
+RETRY_SECONDS: Final = 30.0
 """How long a cache is left alone once it has failed."""
 
 
 @asynccontextmanager
 async def opened(
-    where: str | Path | None = None, *, rest_seconds: float = REST_SECONDS
+    where: str | Path | None = None, *, retry_seconds: float = RETRY_SECONDS
 ) -> AsyncIterator[ResultCache]:
     """A cache that never fails: what it cannot answer or keep, it has not got.
 
@@ -25,7 +25,7 @@ async def opened(
 
     Args:
         where: A file's path, or a URL; see `cache_place`. None: the user's cache file.
-        rest_seconds: How long it is left alone.
+        retry_seconds: How long it is left alone.
 
     Raises:
         InputError: if `where` names no place at all.
@@ -34,7 +34,7 @@ async def opened(
         TolerantCache,
     )
 
-    cache = TolerantCache(where or user_cache_file(), rest_seconds=rest_seconds)
+    cache = TolerantCache(where or user_cache_file(), retry_seconds=retry_seconds)
     await cache.open()
     try:
         yield cache

@@ -25,6 +25,6 @@ def cache_place(journal: str | Path | None) -> str | Path:
     Raises:
         InputError: if that names none.
     """
-    if journal is not None and isinstance(read_address(journal), ServerAddress):
+    if journal is not None and isinstance(read_address(journal, holds="journal"), ServerAddress):
         return journal
     return user_cache_file()

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    nullcontext,
+    suppress,
+)
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -35,16 +41,15 @@ from spica_async.evaluate.cache.tables import (
     metadata,
     version_table,
 )
-from spica_async.journal import (
-    JournalBusyError,
-    JournalDamagedError,
-    JournalError,
-    JournalFullError,
-)
-from spica_async.processes.threads import with_files
 from spica_async.storage.address import FileAddress, read_address
 from spica_async.storage.database import Database
-from spica_async.storage.set_up import database_at, set_up
+from spica_async.storage.errors import (
+    StorageBusyError,
+    StorageDamagedError,
+    StorageError,
+    StorageFullError,
+)
+from spica_async.storage.opening import database_at, set_up
 from spica_async.storage.transactions import Transactions
 
 BUSY_SECONDS: Final = 2.0
@@ -88,10 +93,11 @@ class Limits:
 class SqlResultCache:
     """A cache in a database, whose errors are the caller's; see `ResultCache` for its verbs."""
 
-    def __init__(self, database: Database, limits: Limits) -> None:
-        self._database = database
+    def __init__(self, database: Database, transactions: Transactions, limits: Limits) -> None:
+        self.database = database
+        self._transactions = transactions
         self._limits = limits
-        self._do = Transactions(database)
+        self._is_file = _is_file(database)
         self._uses: Counter[str] = Counter()
         self._puts = 0
 
@@ -113,40 +119,38 @@ class SqlResultCache:
 
         Raises:
             InputError: if it names no place.
-            JournalVersionError: if a newer version has written it.
-            JournalDamagedError: if it is none, or none any more.
-            JournalError: if it cannot be opened.
+            StorageVersionError: if a newer version has written it.
+            StorageDamagedError: if it is none, or none any more.
+            StorageError: if it cannot be opened.
         """
-        database = database_at(where, busy_seconds)
-        cache = cls(database, limits or Limits())
-        if cache._is_file:
+        database = database_at(where, busy_seconds, holds="result cache")
+        if _is_file(database):
             event.listen(database.engine, "connect", _write_with_ease)
-        try:
+        async with AsyncExitStack() as stack:
             async with _turn(where, busy_seconds):
-                await with_files(database.prepare)
-                await set_up(database, cache._do, STEPS, version_table, busy_seconds)
-                if not await cache._do.read(_has_tables):
-                    raise JournalDamagedError(f"journal {database.name}: its tables are not ours")
-            yield cache
-        finally:
-            await database.dispose()
+                transactions = await stack.enter_async_context(
+                    set_up(database, STEPS, version_table, busy_seconds)
+                )
+                if not await transactions.read(_has_tables):
+                    raise StorageDamagedError(f"{database.name}: its tables are not ours")
+            yield cls(database, transactions, limits or Limits())
 
     async def get(self, key: str) -> Cached | None:
         """See `ResultCache.get`.
 
         Raises:
-            JournalError: if the database could not do it.
+            StorageError: if the database could not do it.
         """
 
         def work(connection: Connection) -> Sequence[Any]:
             return (connection.execute(_KEPT, {"wanted": key})).all()
 
-        kept = [cached for row in await self._do.read(work) if (cached := _cached(row))]
+        kept = [cached for row in await self._transactions.read(work) if (cached := _cached(row))]
         if not kept:
             return None
         self._uses[key] += 1
         if len(self._uses) >= _UNWRITTEN_USES:
-            with suppress(JournalError):  # The answer is there all the same.
+            with suppress(StorageError):  # The answer is there all the same.
                 await self.write_uses()
         return sorted(kept, key=_throughput)[(len(kept) - 1) // 2]
 
@@ -154,14 +158,14 @@ class SqlResultCache:
         """See `ResultCache.put`.
 
         Raises:
-            JournalError: if the database could not do it.
+            StorageError: if the database could not do it.
         """
         if not is_cacheable(measurement):
             return
         body = measurement.model_dump_json(exclude_defaults=True)
 
         def work(connection: Connection) -> None:
-            now = self._database.now()
+            now = self.database.now()
             entry = {
                 "key": key,
                 "noisy": int(noisy),
@@ -182,14 +186,14 @@ class SqlResultCache:
                     },
                 ).returning(entries_table.c.measured)
             )
-            told = {
+            measured = {
                 "body": body,
                 "bytes": len(body.encode()),
                 "worker": worker,
                 "measured_at": now,
             }
             place = {"key": key, "number": counted.scalar_one() % MAX_KEPT if noisy else 0}
-            connection.execute(self._upsert(measurements_table, place | told, told))
+            connection.execute(self._upsert(measurements_table, place | measured, measured))
             size = (
                 select(func.sum(measurements_table.c.bytes))
                 .where(measurements_table.c.key == key)
@@ -199,7 +203,7 @@ class SqlResultCache:
                 update(entries_table).where(entries_table.c.key == key).values(bytes=size)
             )
 
-        await self._do.write(work)
+        await self._transactions.write(work)
         if self._puts % _PUTS_PER_LOOK == 0:
             await self._stay_small()
         self._puts += 1
@@ -208,7 +212,7 @@ class SqlResultCache:
         """See `ResultCache.stats`.
 
         Raises:
-            JournalError: if the database could not do it.
+            StorageError: if the database could not do it.
         """
         await self.write_uses()
 
@@ -227,7 +231,7 @@ class SqlResultCache:
             )
             return CacheStats(*found.one())
 
-        return await self._do.read(work)
+        return await self._transactions.read(work)
 
     async def prune(
         self,
@@ -239,7 +243,7 @@ class SqlResultCache:
         """See `ResultCache.prune`; a file gives the room back where it can.
 
         Raises:
-            JournalError: if the database could not do it.
+            StorageError: if the database could not do it.
         """
         await self.write_uses()
         table = entries_table.c
@@ -247,7 +251,7 @@ class SqlResultCache:
         if everything:
             goes.append(true())
         if older_than_seconds is not None:
-            goes.append(table.used_at <= self._database.now() - older_than_seconds)
+            goes.append(table.used_at <= self.database.now() - older_than_seconds)
         if max_entries is not None:
             surplus = select(table.key).order_by(table.used_at.desc(), table.key)
             goes.append(table.key.in_(surplus.offset(max_entries)))
@@ -256,15 +260,17 @@ class SqlResultCache:
         forgotten = await self._forget(or_(*goes))
         if forgotten and self._is_file:
             # It takes nobody else at the file, and room for a copy.
-            with suppress(JournalBusyError, JournalFullError):
-                await self._do.read(lambda connection: connection.exec_driver_sql("VACUUM"))
+            with suppress(StorageBusyError, StorageFullError):
+                await self._transactions.read(
+                    lambda connection: connection.exec_driver_sql("VACUUM")
+                )
         return forgotten
 
     async def write_uses(self) -> None:
         """Write which entries were used since the last time; `open` does not when it ends.
 
         Raises:
-            JournalError: if the database could not do it; they are forgotten.
+            StorageError: if the database could not do it; they are forgotten.
         """
         # In order, for two that lock the same rows in two orders stop each other.
         uses = [{"used": key, "times": times} for key, times in sorted(self._uses.items())]
@@ -277,15 +283,11 @@ class SqlResultCache:
             connection.execute(
                 update(entries_table)
                 .where(table.key == bindparam("used"))
-                .values(hits=table.hits + bindparam("times"), used_at=self._database.now()),
+                .values(hits=table.hits + bindparam("times"), used_at=self.database.now()),
                 uses,
             )
 
-        await self._do.write(work)
-
-    @property
-    def _is_file(self) -> bool:
-        return self._database.engine.dialect.name == "sqlite"
+        await self._transactions.write(work)
 
     def _upsert(self, table: Any, values: Mapping[str, Any], otherwise: Mapping[str, Any]) -> Any:
         """Insert a row; where there is one of its key, change that."""
@@ -307,7 +309,7 @@ class SqlResultCache:
             )
             return found.one()
 
-        entries, size = await self._do.read(work)
+        entries, size = await self._transactions.read(work)
         limits = self._limits
         if entries <= limits.entries and size <= limits.bytes:
             return
@@ -330,7 +332,11 @@ class SqlResultCache:
             gone = connection.execute(delete(entries_table).where(which))
             return gone.rowcount
 
-        return await self._do.write(work)
+        return await self._transactions.write(work)
+
+
+def _is_file(database: Database) -> bool:
+    return database.engine.dialect.name == "sqlite"
 
 
 def _turn(where: str | Path, seconds: float) -> AbstractAsyncContextManager[None]:

@@ -6,7 +6,7 @@ from typing import Final
 
 from sqlalchemy import Column, Double, ForeignKey, Integer, MetaData, Table, Text
 
-from spica_async.journal.tables import Steps
+from spica_async.storage.opening import Steps
 
 metadata = MetaData()
 

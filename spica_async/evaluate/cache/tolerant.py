@@ -15,8 +15,8 @@ from schemas.messages import Measurement
 from spica_async.evaluate.cache.files import Identity, identity, set_aside
 from spica_async.evaluate.cache.port import Cached, CacheStats
 from spica_async.evaluate.cache.sql import BUSY_SECONDS, SqlResultCache
-from spica_async.journal import JournalDamagedError
 from spica_async.storage.address import FileAddress, read_address
+from spica_async.storage.errors import StorageDamagedError
 
 AnswerT = TypeVar("AnswerT")
 
@@ -49,22 +49,22 @@ class TolerantCache:
 
     Args:
         where: See `read_address`.
-        rest_seconds: How long it is left alone once it has failed.
+        retry_seconds: How long it is left alone once it has failed.
 
     Raises:
         InputError: if `where` names no place.
     """
 
-    def __init__(self, where: str | Path, *, rest_seconds: float) -> None:
+    def __init__(self, where: str | Path, *, retry_seconds: float) -> None:
         address = read_address(where)
         self._name = str(address)
         self._path = address.path if isinstance(address, FileAddress) else None
         self._where = where
-        self._rest_seconds = rest_seconds
-        self._rests_until = _NEVER
+        self._retry_seconds = retry_seconds
+        self._retry_at = _NEVER
         self._store: _Store | None = None
         self._one_opens = asyncio.Lock()
-        self._has_told = False
+        self._has_warned = False
 
     async def open(self) -> None:
         """Open it, so that the first question needs not wait for that."""
@@ -114,7 +114,7 @@ class TolerantCache:
         self, ask: Callable[[SqlResultCache], Awaitable[AnswerT]], otherwise: AnswerT
     ) -> AnswerT:
         clock = asyncio.get_running_loop().time
-        if clock() < self._rests_until:
+        if clock() < self._retry_at:
             return otherwise
         store = None
         try:
@@ -127,9 +127,9 @@ class TolerantCache:
                 await self._close_if_unused(store)
         except Exception as error:  # noqa: BLE001  # no sweep ends for want of its cache
             # Before anything is awaited, so that those who come meanwhile do not run into it, too.
-            self._rests_until = clock() + self._rest_seconds
-            if not self._has_told:
-                self._has_told = True
+            self._retry_at = clock() + self._retry_seconds
+            if not self._has_warned:
+                self._has_warned = True
                 log.warning("result_cache.failed", place=self._name, error=str(error))
             await self._recover(store, error)
             return otherwise
@@ -140,7 +140,7 @@ class TolerantCache:
                 which = self._identity()
                 try:
                     self._store = await self._open()
-                except JournalDamagedError as error:
+                except StorageDamagedError as error:
                     if self._path is None:
                         raise
                     await self._set_aside(self._path, which, error)
@@ -156,7 +156,7 @@ class TolerantCache:
         """Do with a file that is lost what lets the next who asks begin a new one."""
         if store is None or self._path is None or store.is_given_up:
             return
-        is_damaged = isinstance(error, JournalDamagedError)
+        is_damaged = isinstance(error, StorageDamagedError)
         if not is_damaged and store.file == self._identity():
             return
         try:

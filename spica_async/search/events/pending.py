@@ -9,7 +9,7 @@ from schemas.journal import Ended, Started, Stopped, SweepFact
 from schemas.lifecycle import Lifecycle, SweepEvent, SweepSubmitted
 from schemas.results import CandidateRecord
 from schemas.summary import ListedSweep
-from spica_async.journal.port import News
+from spica_async.journal.port import StatusUpdate
 from spica_async.search.events.from_facts import EventsFromFacts
 from spica_async.search.observer import Observer
 
@@ -114,7 +114,7 @@ class PendingEvents(Observer):
             self._feasible += 1
             self._best = record.score if self._best is None else max(self._best, record.score)
 
-    def take(self, status: str | None = None) -> News:
+    def take(self, status: str | None = None) -> StatusUpdate:
         """What is stored with the next facts; it counts as stored from now on."""
         events, self._pending = self._pending, []
         after, self._stored = self._stored, self._stored + len(events)
@@ -124,7 +124,7 @@ class PendingEvents(Observer):
             self._summary = now
             changed = {"feasible": self._feasible, "best_score": self._best, "reason": self._reason}
             summary = self._listed.model_copy(update=changed).model_dump_json(exclude_none=True)
-        return News(status=status, summary=summary, events=events, events_after=after)
+        return StatusUpdate(status=status, summary=summary, events=events, events_after=after)
 
     def written(self) -> None:
         """What was taken last is in the journal."""

@@ -9,14 +9,14 @@ import pytest
 from support.postgres import PostgresNode
 
 from spica_async.evaluate.cache.sql import SqlResultCache
-from spica_async.journal import journal_url
+from spica_async.storage.address import sqlite_url
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Of an empty database."""
     if request.param == "sqlite":
-        return journal_url(tmp_path / "results.sqlite3")
+        return sqlite_url(tmp_path / "results.sqlite3")
     node: PostgresNode = request.getfixturevalue("postgres")
     return node.url(node.add_database())
 

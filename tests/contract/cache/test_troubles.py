@@ -20,7 +20,7 @@ from spica_async.evaluate.cache import sql as sql_module
 from spica_async.evaluate.cache.files import alone, identity, set_aside
 from spica_async.evaluate.cache.sql import SqlResultCache
 from spica_async.evaluate.cache.tables import STEPS
-from spica_async.journal import JournalBusyError, JournalDamagedError, JournalVersionError
+from spica_async.storage.errors import StorageBusyError, StorageDamagedError, StorageVersionError
 
 Logged = list[MutableMapping[str, Any]]
 
@@ -90,7 +90,7 @@ async def test_damage_that_shows_while_it_is_used_is_healed(
         for number in range(500):
             await put(strict, f"{number}")
     size = spoil(path)
-    async with opened(path, rest_seconds=0) as cache:
+    async with opened(path, retry_seconds=0) as cache:
         assert logged == []
         for first in range(0, 500, at_a_time):
             numbers = range(first, first + at_a_time)
@@ -110,7 +110,7 @@ async def test_a_file_with_other_tables_is_begun_anew(path: Path, logged: Logged
         f"INSERT INTO result_cache_version VALUES ({len(STEPS)})",
         "CREATE TABLE result_cache_entries (key TEXT)",
     )
-    with pytest.raises(JournalDamagedError, match="its tables are not ours"):
+    with pytest.raises(StorageDamagedError, match="its tables are not ours"):
         async with SqlResultCache.open(path):
             pass
     async with opened(path) as cache:
@@ -125,7 +125,7 @@ async def test_what_cannot_be_read_is_measured_again(url: str, logged: Logged) -
         for throughput in (1.0, 2.0, 3.0):
             await put(strict, "n", throughput, noisy=True)
         spoil = "UPDATE result_cache_measurements SET body = '{}' WHERE worker = 'worker 1'"
-        await strict._database.write(lambda connection: connection.execute(text(spoil)))
+        await strict.database.write(lambda connection: connection.execute(text(spoil)))
     async with opened(url) as cache:
         assert await cache.get("k") is None
         assert await kept(cache, "n") == 2.0
@@ -135,7 +135,7 @@ async def test_what_cannot_be_read_is_measured_again(url: str, logged: Logged) -
 
 
 async def test_a_file_that_is_deleted_meanwhile_is_made_again(path: Path, logged: Logged) -> None:
-    async with opened(path, rest_seconds=0) as cache:
+    async with opened(path, retry_seconds=0) as cache:
         await put(cache, "a")
         remove(path)
         await put(cache, "b")
@@ -153,10 +153,10 @@ async def test_one_of_a_newer_version_is_left_alone(
         patch.setattr(sql_module, "STEPS", newer)
         async with SqlResultCache.open(url) as strict:
             await put(strict, "k")
-    with pytest.raises(JournalVersionError):
+    with pytest.raises(StorageVersionError):
         async with SqlResultCache.open(url):
             pass
-    async with opened(url, rest_seconds=0) as cache:
+    async with opened(url, retry_seconds=0) as cache:
         await put(cache, "l")
         assert await cache.get("k") is None
     assert events(logged) == ["result_cache.failed"]
@@ -169,7 +169,7 @@ async def test_one_of_a_newer_version_is_left_alone(
 
 async def test_where_nothing_can_be_written_nothing_is_kept(tmp_path: Path, logged: Logged) -> None:
     (tmp_path / "file").touch()
-    async with opened(tmp_path / "file" / "results.sqlite3", rest_seconds=0) as cache:
+    async with opened(tmp_path / "file" / "results.sqlite3", retry_seconds=0) as cache:
         for _ in range(3):
             await put(cache, "k")
             assert await cache.get("k") is None
@@ -181,7 +181,7 @@ async def test_where_nothing_can_be_written_nothing_is_kept(tmp_path: Path, logg
 async def test_one_that_failed_is_left_alone_for_a_while(tmp_path: Path, logged: Logged) -> None:
     folder = tmp_path / "folder"
     folder.touch()
-    async with opened(folder / "results.sqlite3", rest_seconds=0.5) as cache:
+    async with opened(folder / "results.sqlite3", retry_seconds=0.5) as cache:
         folder.unlink()
         await put(cache, "k")
         assert not folder.exists()
@@ -191,7 +191,7 @@ async def test_one_that_failed_is_left_alone_for_a_while(tmp_path: Path, logged:
 
 
 async def test_a_file_that_is_taken_still_answers(path: Path, logged: Logged) -> None:
-    async with opened(path, rest_seconds=0) as cache:
+    async with opened(path, retry_seconds=0) as cache:
         await put(cache, "k")
         other = sqlite3.connect(path, isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
@@ -209,7 +209,7 @@ async def test_a_file_that_is_taken_still_answers(path: Path, logged: Logged) ->
 
 async def test_a_server_that_dies_and_comes_back(postgres: PostgresNode, logged: Logged) -> None:
     url = postgres.url(postgres.add_database())
-    async with opened(url, rest_seconds=0) as cache:
+    async with opened(url, retry_seconds=0) as cache:
         await put(cache, "k")
         postgres.kill()
         assert await cache.get("k") is None
@@ -232,7 +232,7 @@ async def test_a_fault_of_ours_is_a_miss_and_a_cancellation_is_none(
         begun.set()
         await asyncio.Event().wait()
 
-    async with opened(path, rest_seconds=0) as cache:
+    async with opened(path, retry_seconds=0) as cache:
         await put(cache, "k")
         monkeypatch.setattr(SqlResultCache, "get", fault)
         assert await cache.get("k") is None
@@ -266,7 +266,7 @@ async def test_only_the_file_that_was_damaged_is_set_aside(path: Path) -> None:
 
 async def test_nobody_opens_it_while_another_sets_it_aside(path: Path) -> None:
     async with alone(path, 1.0):
-        with pytest.raises(JournalBusyError):
+        with pytest.raises(StorageBusyError):
             async with SqlResultCache.open(path, busy_seconds=0.1):
                 pass
         opening = asyncio.create_task(open_and_put(path))

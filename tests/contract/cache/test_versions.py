@@ -9,14 +9,14 @@ from support.tables import look_at
 from spica_async.evaluate.cache import sql as sql_module
 from spica_async.evaluate.cache.sql import SqlResultCache
 from spica_async.evaluate.cache.tables import STEPS, metadata, version_table
-from spica_async.journal.tables import version_of
+from spica_async.storage.opening import version_of
 
 NEWER = (*STEPS, ("ALTER TABLE result_cache_entries ADD COLUMN colour TEXT",))
 """What a later version might make of today's."""
 
 
 async def test_the_steps_lead_to_the_tables_that_the_program_uses(cache: SqlResultCache) -> None:
-    assert await cache._database.read(look_at) == {
+    assert await cache.database.read(look_at) == {
         name: [(column.name, column.nullable, column.primary_key) for column in table.columns]
         for name, table in metadata.tables.items()
     }
@@ -31,5 +31,5 @@ async def test_an_older_one_is_brought_up_to_date_with_nothing_lost(
     for _ in range(2):
         async with SqlResultCache.open(url) as cache:
             assert await kept(cache, "k") == 1.0
-            version = await cache._database.read(lambda found: version_of(found, version_table))
+            version = await cache.database.read(lambda found: version_of(found, version_table))
             assert version == len(NEWER)

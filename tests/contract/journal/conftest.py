@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from support.postgres import PostgresNode
 
-from spica_async.journal import Journal, journal_url
+from spica_async.journal import Journal
 from spica_async.journal.sql import SqlJournal
+from spica_async.storage.address import sqlite_url
 
 OpenJournal = Callable[[], AbstractAsyncContextManager[Journal]]
 """Opens one and the same journal, as often as it is called."""
@@ -21,7 +22,7 @@ OpenJournal = Callable[[], AbstractAsyncContextManager[Journal]]
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Of an empty store."""
     if request.param == "sqlite":
-        return journal_url(tmp_path / "journal.sqlite3")
+        return sqlite_url(tmp_path / "journal.sqlite3")
     node: PostgresNode = request.getfixturevalue("postgres")
     return node.url(node.add_database())
 

@@ -69,7 +69,7 @@ async def test_every_other_verb(journal: Journal) -> None:
             journal.sweep("one"),
             journal.sweeps(),
             journal.take("one", LONG),
-            journal.wish("one", "pause"),
+            journal.request("one", "pause"),
             numbers_that_count(journal),
         ):
             doing = asyncio.ensure_future(verb)

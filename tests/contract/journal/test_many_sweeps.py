@@ -12,19 +12,11 @@ import pytest
 from support.journals import LONG, fact, new_sweep
 from support.many_sweeps import add_ended, rows_read
 
-from spica_async.journal import (
-    Journal,
-    JournalBusyError,
-    JournalUnavailableError,
-    Lease,
-    News,
-    Place,
-    RecordedEvent,
-    SweepTakenError,
-)
+from spica_async.journal import Journal, Lease, Place, RecordedEvent, StatusUpdate, SweepTakenError
 from spica_async.journal.queries import OVERLAP_SECONDS
 from spica_async.journal.retiring import RETIRED, keep_retiring, retire
 from spica_async.journal.sql import SqlJournal
+from spica_async.storage.errors import StorageBusyError, StorageUnavailableError
 
 MANY = 20_000
 DAY = 24 * 3600.0
@@ -39,7 +31,7 @@ async def full(url: str) -> AsyncIterator[SqlJournal]:
         await add_ended(journal, MANY, first=time.time() - 300 * DAY)
         await journal.create(replace(new_sweep("running"), managed=True, events=['"a"']), LONG)
         await journal.create(new_sweep("wished"))
-        await journal.wish("wished", "cancel")
+        await journal.request("wished", "cancel")
         yield journal
 
 
@@ -71,14 +63,14 @@ async def test_each_answer_reads_few_rows(full: SqlJournal, url: str) -> None:
 
 async def test_counts_look_at_an_index_alone(full: SqlJournal) -> None:
     assert await full.counts() == {"completed": MANY, "running": 1, "queued": 1}
-    if full._database.engine.dialect.name != "sqlite":
+    if full.database.engine.dialect.name != "sqlite":
         return  # PostgreSQL takes the table where its rows are as short as these.
 
     def explain(connection: Any) -> str:
         asked = "EXPLAIN QUERY PLAN SELECT status, count(*) FROM sweeps GROUP BY status"
         return str(connection.exec_driver_sql(asked).all())
 
-    assert "USING COVERING INDEX" in await full._database.read(explain)
+    assert "USING COVERING INDEX" in await full.database.read(explain)
 
 
 class TestPages:
@@ -111,7 +103,7 @@ class TestPages:
     ) -> None:
         for name in ("a", "b", "c"):
             await journal.create(new_sweep(name))
-        await journal._database.write(
+        await journal.database.write(
             lambda connection: connection.exec_driver_sql("UPDATE sweeps SET submitted_at = 7.25")
         )
         assert await listed(journal) == ["a", "b", "c"]
@@ -125,8 +117,8 @@ class TestRecentEvents:
         await journal.create(replace(new_sweep(), events=['"a"']), LONG)
         first = await journal.recent_events()
         assert first.numbers == {"one": (1, 1)}
-        news = News(events=['"b"', '"c"'], events_after=1)
-        await journal.append("one", "me", [fact(1)], after=0, news=news)
+        changes = StatusUpdate(events=['"b"', '"c"'], events_after=1)
+        await journal.append("one", "me", [fact(1)], after=0, changes=changes)
         later = await journal.recent_events(first.at)
         assert later.numbers == {"one": (1, 3)}
         assert later.at >= first.at
@@ -140,7 +132,7 @@ class TestRecentEvents:
 
     async def test_events_from_before_they_had_a_time_are_kept(self, journal: SqlJournal) -> None:
         await journal.create(replace(new_sweep(), events=['"a"']), LONG)
-        await journal._database.write(
+        await journal.database.write(
             lambda connection: connection.exec_driver_sql("UPDATE events SET recorded_at = NULL")
         )
         assert (await journal.recent_events()).numbers == {}
@@ -161,7 +153,9 @@ class TestRetiring:
     async def test_it_counts_from_when_it_ended(self, journal: SqlJournal) -> None:
         await add_ended(journal, 2, first=time.time() - 10 * DAY)
         await journal.take("sweep-1", LONG)
-        await journal.append("sweep-1", "me", [fact(2)], after=1, news=News(status="completed"))
+        await journal.append(
+            "sweep-1", "me", [fact(2)], after=1, changes=StatusUpdate(status="completed")
+        )
         await journal.give_back("sweep-1", "me")
         assert await retire(journal, keep_days=5) == 1
         assert await listed(journal) == ["sweep-1"]
@@ -188,7 +182,7 @@ class TestRetiring:
         goes: bool,  # noqa: FBT001  # a parameter of the test
     ) -> None:
         await add_ended(journal, 1, first=1000.0)
-        await journal._database.write(
+        await journal.database.write(
             lambda connection: connection.exec_driver_sql(f"UPDATE sweeps SET status = '{status}'")
         )
         assert await retire(journal, keep_days=1) == goes
@@ -203,7 +197,7 @@ class TestRetiring:
     async def test_what_is_resumed_meanwhile_is_kept(self, journal: SqlJournal) -> None:
         await add_ended(journal, 1, first=1000.0)
         await journal.take("sweep-1", LONG)
-        await journal.append("sweep-1", "me", [], after=1, news=News(status="queued"))
+        await journal.append("sweep-1", "me", [], after=1, changes=StatusUpdate(status="queued"))
         await journal.give_back("sweep-1", "me")
         assert not await journal.remove("sweep-1", only_from=RETIRED)
         assert await listed(journal) == ["sweep-1"]
@@ -218,7 +212,7 @@ class TestRetiring:
     ) -> None:
         await add_ended(journal, 3, first=1000.0)
         look = journal.long_ended
-        failures = [JournalUnavailableError("it is away"), JournalBusyError("it is busy")]
+        failures = [StorageUnavailableError("it is away"), StorageBusyError("it is busy")]
 
         async def flaky(*args: Any, **kwargs: Any) -> list[str]:
             if failures:
@@ -238,7 +232,7 @@ async def _count(journal: SqlJournal, table: str) -> int:
     def ask(connection: Any) -> int:
         return int(connection.exec_driver_sql(f"SELECT count(*) FROM {table}").scalar_one())
 
-    return await journal._database.read(ask)
+    return await journal.database.read(ask)
 
 
 def _place(found: list[str], whole: list[Any]) -> Place | None:

@@ -14,14 +14,9 @@ from support.journals import LONG, fact, new_sweep, numbers_that_count
 from support.postgres import GUARDED, PASSWORD, PostgresNode
 
 from spica_async.errors import InputError, SpicaError
-from spica_async.journal import (
-    JournalDamagedError,
-    JournalError,
-    JournalUnavailableError,
-    journal_url,
-)
 from spica_async.journal.sql import SqlJournal
-from spica_async.storage.address import read_address
+from spica_async.storage.address import read_address, sqlite_url
+from spica_async.storage.errors import StorageDamagedError, StorageError, StorageUnavailableError
 
 SECRET = "hush-hush"
 
@@ -57,7 +52,7 @@ class TestFiles:
     )
     async def test_a_path_may_have_any_characters(self, tmp_path: Path, name: str) -> None:
         path = tmp_path / name
-        async with SqlJournal.open(journal_url(path)) as journal:
+        async with SqlJournal.open(sqlite_url(path)) as journal:
             await journal.create(new_sweep(), LONG)
             await journal.append("one", "me", [fact(1)], after=0)
         async with SqlJournal.open(path) as journal:
@@ -87,12 +82,12 @@ class TestFiles:
         (tmp_path / "file").write_text("")
         path = tmp_path / "file" / "below" / "journal.db"
         error = await refusal(path)
-        assert isinstance(error, JournalError)
+        assert isinstance(error, StorageError)
         assert str(error) == f"journal {path}: not a directory"
 
     async def test_a_folder_that_cannot_be_written(self) -> None:
         error = await refusal(Path("/proc/self/journal.db"))
-        assert isinstance(error, JournalError)
+        assert isinstance(error, StorageError)
         assert str(error) == "journal /proc/self/journal.db: no such file or directory"
 
     async def test_a_folder_that_is_somebody_elses(
@@ -110,7 +105,7 @@ class TestFiles:
         path = tmp_path / "journal.db"
         path.write_text("Dear diary, " * 1000)
         error = await refusal(path)
-        assert isinstance(error, JournalDamagedError)
+        assert isinstance(error, StorageDamagedError)
         assert str(error) == f"journal {path}: file is not a database"
         assert path.read_text() == "Dear diary, " * 1000
 
@@ -126,10 +121,10 @@ class TestFiles:
         async with SqlJournal.open(path) as journal:
             await journal.create(new_sweep(), LONG)
             path.unlink()
-            with pytest.raises(JournalError, match="deleted or replaced meanwhile"):
+            with pytest.raises(StorageError, match="deleted or replaced meanwhile"):
                 await journal.append("one", "me", [fact(1)], after=0)
             path.write_bytes(b"")
-            with pytest.raises(JournalError, match="deleted or replaced meanwhile"):
+            with pytest.raises(StorageError, match="deleted or replaced meanwhile"):
                 await journal.append("one", "me", [fact(1)], after=0)
 
 
@@ -153,7 +148,7 @@ class TestServers:
 
     async def test_a_login_that_is_refused(self, postgres: PostgresNode) -> None:
         error = await refusal(postgres.url(user=GUARDED, password=SECRET))
-        assert isinstance(error, JournalError)
+        assert isinstance(error, StorageError)
         assert str(error) == (
             f"journal postgresql://guarded@127.0.0.1:{postgres.port}/postgres: "
             'password authentication failed for user "guarded"'
@@ -169,7 +164,7 @@ class TestServers:
 
     async def test_a_database_that_is_missing(self, postgres: PostgresNode) -> None:
         error = await refusal(postgres.url("nothing"))
-        assert isinstance(error, JournalError)
+        assert isinstance(error, StorageError)
         assert str(error) == (
             f"journal postgresql://spica@127.0.0.1:{postgres.port}/nothing: "
             'database "nothing" does not exist'
@@ -178,13 +173,13 @@ class TestServers:
     async def test_a_server_that_is_not_there(self) -> None:
         port = free_port()
         error = await refusal(f"postgresql://me:{SECRET}@127.0.0.1:{port}/x")
-        assert isinstance(error, JournalUnavailableError)
+        assert isinstance(error, StorageUnavailableError)
         assert str(error).startswith(f"journal postgresql://me@127.0.0.1:{port}/x: ")
         assert "onnect" in str(error)
 
     async def test_a_host_that_has_no_address(self) -> None:
         error = await refusal(f"postgresql://me:{SECRET}@nobody.invalid/x")
-        assert isinstance(error, JournalUnavailableError)
+        assert isinstance(error, StorageUnavailableError)
         assert str(error).startswith("journal postgresql://me@nobody.invalid/x: ")
 
     async def test_a_server_that_speaks_something_else(self) -> None:
@@ -196,7 +191,7 @@ class TestServers:
         async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
             port = server.sockets[0].getsockname()[1]
             error = await refusal(f"postgresql://me:{SECRET}@127.0.0.1:{port}/x")
-        assert isinstance(error, JournalUnavailableError)
+        assert isinstance(error, StorageUnavailableError)
         assert f"@127.0.0.1:{port}/x: " in str(error)
 
     async def test_two_open_an_empty_one_at_once(self, postgres: PostgresNode) -> None:
@@ -267,4 +262,4 @@ class TestAddresses:
     def test_a_name_is_printable(self) -> None:
         path = Path(os.fsdecode(b"/tmp/\xff.db"))
         assert str(read_address(path)) == "/tmp/\\xff.db"
-        assert read_address(journal_url(path)) == read_address(path)
+        assert read_address(sqlite_url(path)) == read_address(path)

@@ -17,7 +17,7 @@ from spica_async.journal import (
     JournalConflictError,
     Lease,
     LeaseLostError,
-    News,
+    StatusUpdate,
     SweepExistsError,
     SweepTakenError,
     SweepUnknownError,
@@ -36,7 +36,7 @@ class TestSweeps:
         row = await journal.sweep("one")
         assert (row.sweep_id, row.folder, row.priority) == ("one", "/results/one", 7)
         assert row.config == new_sweep().config
-        assert (row.status, row.owner, row.last, row.wish) == ("queued", None, 0, None)
+        assert (row.status, row.owner, row.last, row.requested) == ("queued", None, 0, None)
         assert row.lease_seconds <= 0
         assert before - 1 <= row.submitted_at <= time.time() + 1
 
@@ -67,7 +67,7 @@ class TestSweeps:
         with pytest.raises(SweepUnknownError, match="none"):
             await journal.take("none", LONG)
         with pytest.raises(SweepUnknownError, match="none"):
-            await journal.wish("none", "pause")
+            await journal.request("none", "pause")
         with pytest.raises(LeaseLostError, match="none"):
             await journal.append("none", "me", [fact(1)], after=0)
         await journal.give_back("none", "me")
@@ -80,26 +80,28 @@ class TestWishes:
     ) -> None:
         await journal.create(new_sweep(), LONG)
         async with open_journal() as other:
-            assert await other.wish("one", "pause")
-        assert (await journal.sweep("one")).wish == "pause"
-        await journal.append("one", "me", [fact(1)], after=0, news=News(status="paused"))
-        assert (await journal.sweep("one")).wish is None
+            assert await other.request("one", "pause")
+        assert (await journal.sweep("one")).requested == "pause"
+        await journal.append("one", "me", [fact(1)], after=0, changes=StatusUpdate(status="paused"))
+        assert (await journal.sweep("one")).requested is None
 
     async def test_of_a_sweep_at_rest_nothing_is_asked(self, journal: Journal) -> None:
         await journal.create(new_sweep(), LONG)
         for number, status in enumerate(("paused", "cancelled", "completed", "failed")):
-            await journal.append("one", "me", [fact(1)], after=number, news=News(status=status))
-            assert not await journal.wish("one", "cancel")
-            assert (await journal.sweep("one")).wish is None
-        await journal.append("one", "me", [], after=4, news=News(status="queued"))
-        assert await journal.wish("one", "cancel")
+            await journal.append(
+                "one", "me", [fact(1)], after=number, changes=StatusUpdate(status=status)
+            )
+            assert not await journal.request("one", "cancel")
+            assert (await journal.sweep("one")).requested is None
+        await journal.append("one", "me", [], after=4, changes=StatusUpdate(status="queued"))
+        assert await journal.request("one", "cancel")
 
     async def test_who_wants_it_cancelled_is_not_asked_to_pause_it(self, journal: Journal) -> None:
         await journal.create(new_sweep(), LONG)
-        await journal.wish("one", "pause")
+        await journal.request("one", "pause")
         for wish in ("cancel", "pause"):
-            assert await journal.wish("one", wish)
-            assert (await journal.sweep("one")).wish == "cancel"
+            assert await journal.request("one", wish)
+            assert (await journal.sweep("one")).requested == "cancel"
 
     @pytest.mark.parametrize(
         ("status", "left"),
@@ -118,12 +120,14 @@ class TestWishes:
     ) -> None:
         for wish in ("pause", "cancel"):
             await journal.create(new_sweep(wish), LONG)
-            await journal.wish(wish, wish)
-            await journal.append(wish, "me", [fact(1)], after=0, news=News(status=status))
+            await journal.request(wish, wish)
+            await journal.append(
+                wish, "me", [fact(1)], after=0, changes=StatusUpdate(status=status)
+            )
         rows = await journal.wanted([])
-        assert sorted(row.wish or "" for row in rows) == sorted(left)
+        assert sorted(row.requested or "" for row in rows) == sorted(left)
         for wish in left:
-            await journal.append(wish, "me", [], after=1, news=News(granted=True))
+            await journal.append(wish, "me", [], after=1, changes=StatusUpdate(request_done=True))
         assert await journal.wanted([]) == []
 
 
@@ -206,9 +210,14 @@ class TestFacts:
         await journal.create(new_sweep(), LONG)
         before = time.time()
         assert await journal.append("one", "me", [fact(1), fact(2)], after=0) == 2
-        assert await journal.append("one", "me", [], after=2, news=News(status="paused")) == 2
         assert (
-            await journal.append("one", "me", [fact(3)], after=2, news=News(status="completed"))
+            await journal.append("one", "me", [], after=2, changes=StatusUpdate(status="paused"))
+            == 2
+        )
+        assert (
+            await journal.append(
+                "one", "me", [fact(3)], after=2, changes=StatusUpdate(status="completed")
+            )
             == 3
         )
         async with open_journal() as other:
@@ -277,7 +286,9 @@ class TestTwice:
             assert await journal.append("one", "me", some_facts(0, 3), after=0) == 3
         for _ in range(2):
             assert (
-                await journal.append("one", "me", [fact(4)], after=3, news=News(status="completed"))
+                await journal.append(
+                    "one", "me", [fact(4)], after=3, changes=StatusUpdate(status="completed")
+                )
                 == 4
             )
         assert await numbers_that_count(journal) == 4
@@ -296,7 +307,9 @@ class TestTwice:
             assert await journal.append("one", "me", other, after=after) == after + count
             return
         with pytest.raises(JournalConflictError, match="its latest fact is 2"):
-            await journal.append("one", "me", other, after=after, news=News(status="completed"))
+            await journal.append(
+                "one", "me", other, after=after, changes=StatusUpdate(status="completed")
+            )
         assert await numbers_that_count(journal) == 2
         assert (await journal.sweep("one")).status == "running"
 
@@ -306,7 +319,9 @@ class TestTwice:
         await journal.create(new_sweep(), LONG)
         await journal.append("one", "me", [fact(1)], after=0)
         with pytest.raises(JournalConflictError):
-            await journal.append("one", "me", [fact(1)], after=0, news=News(status="completed"))
+            await journal.append(
+                "one", "me", [fact(1)], after=0, changes=StatusUpdate(status="completed")
+            )
         assert (await journal.sweep("one")).status == "running"
 
     async def test_a_lost_lease_is_told_first(self, journal: Journal) -> None:

@@ -14,10 +14,11 @@ from support.journals import LONG, fact, new_sweep, numbers_that_count, some_fac
 from support.postgres import PostgresNode
 from support.tables import look_at
 
-from spica_async.journal import JournalVersionError
 from spica_async.journal import sql as sql_module
 from spica_async.journal.sql import SqlJournal
-from spica_async.journal.tables import STEPS, bring_up_to_date, metadata, version_of
+from spica_async.journal.tables import STEPS, metadata, version_table
+from spica_async.storage.errors import StorageVersionError
+from spica_async.storage.opening import bring_up_to_date, version_of
 
 from .conftest import OpenJournal
 
@@ -33,13 +34,17 @@ def use_steps(monkeypatch: pytest.MonkeyPatch, steps: Any) -> None:
     monkeypatch.setattr(sql_module, "STEPS", steps)
 
 
+async def version_in(journal: SqlJournal) -> int:
+    return await journal.database.read(lambda connection: version_of(connection, version_table))
+
+
 def colours(connection: Connection) -> list[Any]:
     return list(connection.exec_driver_sql("SELECT colour FROM sweeps").all())
 
 
 async def test_the_steps_lead_to_the_tables_that_the_program_uses(url: str) -> None:
     async with SqlJournal.open(url) as journal:
-        assert await journal._database.read(look_at) == {
+        assert await journal.database.read(look_at) == {
             name: [(column.name, column.nullable, column.primary_key) for column in table.columns]
             for name, table in metadata.tables.items()
         }
@@ -51,7 +56,7 @@ async def test_a_store_of_the_first_version_serves_on(
     with monkeypatch.context() as patch:
         use_steps(patch, STEPS[:1])
         async with SqlJournal.open(url) as journal:
-            await journal._database.write(
+            await journal.database.write(
                 lambda connection: connection.exec_driver_sql(
                     "INSERT INTO sweeps (sweep_id, folder, config, priority, status, submitted_at,"
                     " last, managed, use_cache, summary, events, published)"
@@ -61,7 +66,7 @@ async def test_a_store_of_the_first_version_serves_on(
     async with SqlJournal.open(url) as journal:
         row = await journal.sweep("old")
         assert (row.folder, row.priority, row.status) == ("/old", 3, "paused")
-        assert await journal.begin_telling("old", LONG)
+        assert await journal.begin_publishing("old", LONG)
         assert await journal.submitted_as("token") is None
         for name in ("one", "two"):
             await journal.create(new_sweep(name))
@@ -81,8 +86,10 @@ async def test_an_older_store_is_brought_up_to_date_with_nothing_lost(
             assert (after.config, after.priority, after.last) == (before.config, 3, before.last)
             assert (after.owner, after.submitted_at) == ("me", before.submitted_at)
             assert await numbers_that_count(journal) == 50
-            assert await journal._database.read(version_of) == len(NEWER)
-            assert await journal._database.read(colours) == [("blue",)]
+            assert await journal.database.read(
+                lambda found: version_of(found, version_table)
+            ) == len(NEWER)
+            assert await journal.database.read(colours) == [("blue",)]
 
 
 async def test_many_bring_it_up_to_date_at_once(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,7 +111,7 @@ async def test_a_step_takes_as_long_as_it_takes(
     monkeypatch.setattr("spica_async.storage.postgres._CONNECT_SECONDS", 0.5)
     use_steps(monkeypatch, (*STEPS, ("SELECT pg_sleep(1.5)",)))
     async with SqlJournal.open(url, busy_seconds=0.5) as journal:
-        assert await journal._database.read(version_of) == len(STEPS) + 1
+        assert await version_in(journal) == len(STEPS) + 1
 
 
 async def test_a_step_that_fails_changes_nothing(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,8 +124,8 @@ async def test_a_step_that_fails_changes_nothing(url: str, monkeypatch: pytest.M
                 pass
     async with SqlJournal.open(url) as journal:
         assert await journal.append("one", "me", [fact(1)], after=0) == 1
-        assert await journal._database.read(version_of) == len(STEPS)
-        assert "pictures" not in await journal._database.read(look_at)
+        assert await version_in(journal) == len(STEPS)
+        assert "pictures" not in await journal.database.read(look_at)
 
 
 async def test_a_newer_one_is_refused(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,12 +133,12 @@ async def test_a_newer_one_is_refused(url: str, monkeypatch: pytest.MonkeyPatch)
         use_steps(patch, NEWER)
         async with SqlJournal.open(url) as journal:
             await journal.create(new_sweep())
-            name = journal._database.name
-    with pytest.raises(JournalVersionError) as refusal:
+            name = journal.database.name
+    with pytest.raises(StorageVersionError) as refusal:
         async with SqlJournal.open(url):
             pass
     assert str(refusal.value) == (
-        f"journal {name}: it is of version {len(NEWER)}, and this program knows none after "
+        f"{name}: it is of version {len(NEWER)}, and this program knows none after "
         f"{len(STEPS)}: open it with the newer spica-async that wrote it"
     )
     # And left as it was.
@@ -192,11 +199,11 @@ async def test_processes_that_open_an_empty_one_at_once_all_succeed(
 def test_steps_are_taken_once() -> None:
     engine = create_engine("sqlite://")
     with engine.begin() as connection:
-        assert version_of(connection) == 0
-        bring_up_to_date(connection)
-        bring_up_to_date(connection)
-        assert version_of(connection) == len(STEPS)
-        bring_up_to_date(connection, NEWER)
-        bring_up_to_date(connection)
-        assert version_of(connection) == len(NEWER)
+        assert version_of(connection, version_table) == 0
+        bring_up_to_date(connection, STEPS, version_table)
+        bring_up_to_date(connection, STEPS, version_table)
+        assert version_of(connection, version_table) == len(STEPS)
+        bring_up_to_date(connection, NEWER, version_table)
+        bring_up_to_date(connection, STEPS, version_table)
+        assert version_of(connection, version_table) == len(NEWER)
     engine.dispose()

@@ -11,8 +11,8 @@ import pytest
 from support.postgres import PostgresNode
 
 from spica_async.errors import InputError
-from spica_async.journal import JournalError
 from spica_async.journal.sql import SqlJournal
+from spica_async.storage.errors import StorageError
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def url_of(
 
 
 async def refusal(url: str) -> str:
-    with pytest.raises((JournalError, InputError)) as refused:
+    with pytest.raises((StorageError, InputError)) as refused:
         async with SqlJournal.open(url):
             pass
     assert "\n" not in str(refused.value)

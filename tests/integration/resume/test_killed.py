@@ -19,14 +19,14 @@ from support.searching import FakeWorker, succeed_or_fail
 from spica_async.bus.address import BrokerAddress
 from spica_async.bus.rabbitmq import RabbitBus
 from spica_async.bus.topology import declare, requests_queue
-from spica_async.journal import journal_url
+from spica_async.storage.address import sqlite_url
 
 BUDGET = 12
 
 
 @pytest.fixture
 def command(tmp_path: Path) -> Command:
-    return Command("sweep", journal_url(tmp_path / "journal.sqlite3"), None, str(tmp_path))
+    return Command("sweep", sqlite_url(tmp_path / "journal.sqlite3"), None, str(tmp_path))
 
 
 @pytest.fixture

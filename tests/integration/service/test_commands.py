@@ -33,8 +33,8 @@ from spica_async.bus.port import (
 )
 from spica_async.bus.topology import COMMANDS_QUEUE, DEAD_QUEUE, DELIVERY_LIMIT
 from spica_async.config.submission import NO_FILE, LocalFiles
-from spica_async.journal import JournalUnavailableError
 from spica_async.report.folder import config_document
+from spica_async.storage.errors import StorageUnavailableError
 
 RABBITMQS_CONSUMER_TIMEOUT_SECONDS = 1800
 
@@ -197,7 +197,7 @@ class SlowControl(FakeControl):
     async def _slowly(self, what: str, verb: Callable[[], Any]) -> SweepSummary:
         if self.away.get(what, 0) > 0:
             self.away[what] -= 1
-            raise JournalUnavailableError("the journal is away")
+            raise StorageUnavailableError("the journal is away")
         self.noted.append(what)
         if what in self.gates:
             await self.gates[what].wait()

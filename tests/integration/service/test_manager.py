@@ -29,15 +29,15 @@ from spica_async.bus.rabbitmq.state import BusState
 from spica_async.config.inputs import Inputs
 from spica_async.errors import InputError
 from spica_async.evaluate.cache import NoCache
-from spica_async.journal import Fact, JournalFullError, Lease, News
-from spica_async.journal.opening import new_sweep
-from spica_async.journal.owner import this_owner
+from spica_async.journal import Fact, Lease, StatusUpdate
+from spica_async.journal.leases import this_owner
 from spica_async.journal.sql import SqlJournal
 from spica_async.plan.types import Progress, SweepPlan
-from spica_async.service.jobs import ResumedJob
+from spica_async.service.jobs import ResumedJob, new_sweep
 from spica_async.service.manager import SweepManager
 from spica_async.service.port import QueueFullError, UnknownSweepError, WrongStateError
 from spica_async.service.runner import ManagerSettings, SweepRunner
+from spica_async.storage.errors import StorageFullError
 
 
 @pytest.fixture(autouse=True)
@@ -207,7 +207,7 @@ async def test_a_wish_on_a_dead_daemons_sweep_is_granted(where: Path, tmp_path: 
     async with SqlJournal.open(where) as journal:
         managed = new_sweep("left", small_config(), tmp_path / "left", managed=True)
         await journal.create(managed, Lease("elsewhere:1#x", 0.01))
-        await journal.wish("left", "cancel")
+        await journal.request("left", "cancel")
     async with daemon(where, tmp_path) as run:
         await run.until("left", "cancelled")
         assert not run.worker.requests
@@ -362,7 +362,7 @@ async def test_a_wish_is_granted_once(where: Path, tmp_path: Path) -> None:
         await run.manager.pause(sweep_id)
         await run.until(sweep_id, "paused")
     async with SqlJournal.open(where) as journal:
-        assert (await journal.sweep(sweep_id)).wish is None
+        assert (await journal.sweep(sweep_id)).requested is None
 
 
 async def test_a_daemon_that_fails_queues_its_sweeps_too(where: Path, tmp_path: Path) -> None:
@@ -402,7 +402,7 @@ async def test_a_journal_that_is_full_is_not_tried_all_the_time(
     async def full(*_: object, **__: object) -> None:
         nonlocal tried
         tried += 1
-        raise JournalFullError("no room")
+        raise StorageFullError("no room")
 
     async with daemon(where, tmp_path) as run:
         monkeypatch.setattr("spica_async.service.jobs.take", full)
@@ -526,9 +526,9 @@ async def test_a_wish_that_came_too_late_is_granted_by_the_next(
         for name, status in (("again", "queued"), ("rests", "paused"), ("broke", "failed")):
             sweep = new_sweep(name, small_config(), tmp_path / name, managed=True)
             await journal.create(sweep, Lease("elsewhere:1#x", 30))
-            await journal.wish(name, "cancel")
-            news = News(status=status)
-            await journal.append(name, "elsewhere:1#x", [], after=0, news=news)
+            await journal.request(name, "cancel")
+            changes = StatusUpdate(status=status)
+            await journal.append(name, "elsewhere:1#x", [], after=0, changes=changes)
             await journal.give_back(name, "elsewhere:1#x")
     async with daemon(where, tmp_path) as run:
         for name in ("again", "rests", "broke"):
@@ -544,7 +544,9 @@ async def test_what_somebody_is_about_to_let_go_of_is_waited_for(
     async with SqlJournal.open(where) as journal:
         sweep = new_sweep("rests", small_config(), tmp_path / "rests", managed=True)
         await journal.create(sweep, Lease("elsewhere:1#x", 1.0))
-        await journal.append("rests", "elsewhere:1#x", [], after=0, news=News(status="paused"))
+        await journal.append(
+            "rests", "elsewhere:1#x", [], after=0, changes=StatusUpdate(status="paused")
+        )
     async with daemon(where, tmp_path) as run:
         await getattr(run.manager, verb)("rests")
         await run.until("rests", state)
@@ -557,7 +559,9 @@ async def test_who_keeps_it_is_named(
     async with SqlJournal.open(where) as journal:
         sweep = new_sweep("rests", small_config(), tmp_path / "rests", managed=True)
         await journal.create(sweep, Lease("elsewhere:1#x", 1000.0))
-        await journal.append("rests", "elsewhere:1#x", [], after=0, news=News(status="paused"))
+        await journal.append(
+            "rests", "elsewhere:1#x", [], after=0, changes=StatusUpdate(status="paused")
+        )
     async with daemon(where, tmp_path) as run:
         for ask in (run.manager.cancel, run.manager.resume, run.manager.remove):
             with pytest.raises(WrongStateError, match="elsewhere:1#x has it"):
@@ -638,7 +642,7 @@ async def test_what_a_command_has_taken_is_the_commands(where: Path, tmp_path: P
             await job.before_planning(stack)
             owner = (await journal.sweep(sweep_id)).owner
             assert owner is not None
-            news = News(status="running")
+            news = StatusUpdate(status="running")
             await journal.append(sweep_id, owner, [], after=0, news=news)
             for ask in (run.manager.pause, run.manager.cancel):
                 with pytest.raises(WrongStateError, match="no daemon"):

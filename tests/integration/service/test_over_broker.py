@@ -22,11 +22,12 @@ from schemas.lifecycle import BestImproved
 from spica_async.bus.memory import MemoryBus
 from spica_async.bus.port import Bus, BusUnavailableError, Message
 from spica_async.bus.topology import COMMANDS_QUEUE, DEAD_QUEUE
-from spica_async.journal import JournalUnavailableError, Lease, NewSweep
+from spica_async.journal import Lease, NewSweep
 from spica_async.journal.sql import SqlJournal
 from spica_async.report.folder import config_document
 from spica_async.service.commands import Commands
 from spica_async.service.outbox import Outbox
+from spica_async.storage.errors import StorageUnavailableError
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "deploy_on_best.py"
 
@@ -209,7 +210,7 @@ async def test_commands_wait_for_a_journal_that_is_away(
             nonlocal tries
             tries += 1
             if tries < 3:
-                raise JournalUnavailableError("away")
+                raise StorageUnavailableError("away")
             await create(self, sweep)
 
         monkeypatch.setattr(SqlJournal, "create", away)

@@ -9,10 +9,11 @@ import pytest
 from support.daemons import daemon
 from support.postgres import PostgresNode
 
-from spica_async.journal import Journal, JournalFullError
+from spica_async.journal import Journal
 from spica_async.journal.sql import SqlJournal
 from spica_async.service import write_probe
 from spica_async.service.write_probe import WriteProbe
+from spica_async.storage.errors import StorageFullError
 
 NOT_WRITABLE = ["the journal cannot be written"]
 
@@ -38,7 +39,7 @@ async def test_a_server_that_only_reads(postgres: PostgresNode, tmp_path: Path) 
 @pytest.mark.usefixtures("_no_memory")
 async def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def fail(_: Journal) -> None:
-        raise JournalFullError("no room")
+        raise StorageFullError("no room")
 
     async with daemon(tmp_path / "journal", tmp_path) as run:
         assert await run.manager.troubles() == []

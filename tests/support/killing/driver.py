@@ -30,8 +30,7 @@ from spica_async.bus.rabbitmq import RabbitBus
 from spica_async.bus.topology import declare, requests_queue
 from spica_async.evaluate import Evaluations, Fleet, Watch
 from spica_async.journal import Lease, SweepUnknownError
-from spica_async.journal.opening import new_sweep, take
-from spica_async.journal.owner import this_owner
+from spica_async.journal.leases import take, this_owner
 from spica_async.journal.sql import SqlJournal
 from spica_async.plan.types import SweepPlan
 from spica_async.report.folder_writer import FolderWriter
@@ -42,6 +41,7 @@ from spica_async.search.observer import Observers
 from spica_async.search.past_runs import MEMORY_BUS, PastRuns
 from spica_async.search.stopping import SweepStop
 from spica_async.search.sweep import Sweep
+from spica_async.service.jobs import new_sweep
 
 FINGERPRINT: Final = "engine"
 _LEASE_SECONDS: Final = 30.0

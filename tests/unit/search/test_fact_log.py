@@ -20,18 +20,14 @@ from schemas.journal import (
 )
 from schemas.results import CandidateRecord
 from spica_async.errors import first_cause
-from spica_async.journal import (
-    Fact,
-    JournalBusyError,
-    JournalError,
-    JournalFullError,
-    JournalUnavailableError,
-    Lease,
-    LeaseLostError,
-    News,
-    SweepTakenError,
-)
+from spica_async.journal import Fact, Lease, LeaseLostError, StatusUpdate, SweepTakenError
 from spica_async.search.fact_log import SweepLog
+from spica_async.storage.errors import (
+    StorageBusyError,
+    StorageError,
+    StorageFullError,
+    StorageUnavailableError,
+)
 
 LEASE = Lease("me", 30.0)
 RECORD = CandidateRecord(
@@ -63,7 +59,7 @@ class FakeJournal:
 
     last: int = 0
     batches: list[list[str]] = field(default_factory=list)
-    news: list[News] = field(default_factory=list)
+    changes: list[StatusUpdate] = field(default_factory=list)
     fail: Callable[[int], Exception | None] = lambda _: None
     fail_after: Callable[[int], Exception | None] = lambda _: None
     appends: int = 0
@@ -72,7 +68,7 @@ class FakeJournal:
     given_back: list[str] = field(default_factory=list)
 
     async def append(
-        self, sweep_id: str, owner: str, facts: Sequence[Fact], *, after: int, news: News
+        self, sweep_id: str, owner: str, facts: Sequence[Fact], *, after: int, changes: StatusUpdate
     ) -> int:
         self.appends += 1
         await asyncio.sleep(0.01)
@@ -82,7 +78,7 @@ class FakeJournal:
         if after + len(facts) != self.last or not facts:
             assert after == self.last
             self.batches.append([one.body for one in facts])
-            self.news.append(news)
+            self.changes.append(changes)
             self.last += len(facts)
         error = self.fail_after(self.appends)
         if error is not None:
@@ -121,9 +117,9 @@ class FakeEvents:
     def candidate(self, record: CandidateRecord) -> None:
         self.events.append(record.candidate_id)
 
-    def take(self, status: str | None = None) -> News:
+    def take(self, status: str | None = None) -> StatusUpdate:
         events, self.events = self.events, []
-        return News(status=status, events=events)
+        return StatusUpdate(status=status, events=events)
 
     def written(self) -> None:
         pass
@@ -203,9 +199,9 @@ def test_an_error_that_nobody_waits_for_is_heard() -> None:
     assert isinstance(first_cause(caught.value), ZeroDivisionError)
 
 
-@pytest.mark.parametrize("error", [JournalBusyError("busy"), JournalUnavailableError("away")])
+@pytest.mark.parametrize("error", [StorageBusyError("busy"), StorageUnavailableError("away")])
 @pytest.mark.parametrize("where", ["fail", "fail_after"])
-def test_a_database_that_is_away_is_waited_for(error: JournalError, where: str) -> None:
+def test_a_database_that_is_away_is_waited_for(error: StorageError, where: str) -> None:
     journal = FakeJournal()
     setattr(journal, where, lambda attempt: error if attempt <= 5 else None)
 
@@ -219,7 +215,7 @@ def test_a_database_that_is_away_is_waited_for(error: JournalError, where: str) 
 
 
 def test_the_patience_has_an_end() -> None:
-    journal = FakeJournal(fail=lambda _: JournalUnavailableError("away"))
+    journal = FakeJournal(fail=lambda _: StorageUnavailableError("away"))
 
     async def run() -> None:
         async with opened(journal, patience=0.5) as log:
@@ -232,13 +228,13 @@ def test_the_patience_has_an_end() -> None:
 
 
 def test_a_full_disk_ends_the_sweep_at_once() -> None:
-    journal = FakeJournal(fail=lambda _: JournalFullError("no room"))
+    journal = FakeJournal(fail=lambda _: StorageFullError("no room"))
 
     async def run() -> None:
         async with opened(journal) as log:
             with pytest.raises(asyncio.CancelledError):
                 await log.record(fact(0), lambda: None)
-            with pytest.raises(JournalUnavailableError):
+            with pytest.raises(StorageUnavailableError):
                 await log.record(fact(1), lambda: None)
 
     with pytest.raises(ExceptionGroup) as caught:
@@ -282,7 +278,7 @@ def test_a_journal_that_is_away_does_not_end_the_lease_by_itself() -> None:
 
     async def run() -> None:
         async with opened(journal) as log:
-            journal.take_error = JournalUnavailableError("away")
+            journal.take_error = StorageUnavailableError("away")
             await asyncio.sleep(100)
             journal.take_error = None
             await log.record(fact(0), lambda: None)
@@ -324,11 +320,11 @@ def test_what_others_are_told_goes_with_the_next_fact_or_soon_by_itself() -> Non
             await log.record(fact(0), lambda: events.events.append("zero"))
             await log.record(fact(1), lambda: events.events.append("one"))
             await asyncio.sleep(1)
-            assert [news.events for news in journal.news] == [[], ["zero"], ["one"]]
+            assert [news.events for news in journal.changes] == [[], ["zero"], ["one"]]
             await log.record(fact(2), lambda: events.events.append("two"))
 
     run_in_virtual_time(run())
-    assert [news.events for news in journal.news] == [[], ["zero"], ["one"], [], ["two"]]
+    assert [news.events for news in journal.changes] == [[], ["zero"], ["one"], [], ["two"]]
 
 
 def test_the_last_fact_goes_with_what_others_are_told_of_it() -> None:
@@ -341,20 +337,20 @@ def test_the_last_fact_goes_with_what_others_are_told_of_it() -> None:
             group.create_task(log.record(end, lambda: None, status="paused"))
 
     run_in_virtual_time(run())
-    assert [(news.events, news.status) for news in journal.news] == [
+    assert [(news.events, news.status) for news in journal.changes] == [
         ([], None),
         (["zero", "stopped"], "paused"),
     ]
 
 
 def test_who_waits_is_told_when_nothing_more_is_written() -> None:
-    journal = FakeJournal(fail=lambda _: JournalFullError("no room"))
+    journal = FakeJournal(fail=lambda _: StorageFullError("no room"))
     refused: list[str] = []
 
     async def wait_in_vain(log: SweepLog) -> None:
         try:
             await log.record(fact(0), lambda: None)
-        except JournalFullError as error:
+        except StorageFullError as error:
             refused.append(str(error))
 
     async def run() -> None:
@@ -380,7 +376,7 @@ def test_the_verdict_on_a_result_is_told_together_with_it() -> None:
             await log.record(fact(0), lambda: None, verdict=lambda: RECORD)
 
     run_in_virtual_time(run())
-    assert [news.events for news in journal.news] == [[RECORD.candidate_id]]
+    assert [news.events for news in journal.changes] == [[RECORD.candidate_id]]
 
 
 def test_what_nobody_waits_for_goes_with_what_somebody_does() -> None:
@@ -402,7 +398,7 @@ def test_what_nobody_waits_for_goes_with_what_somebody_does() -> None:
 
 
 def test_who_is_cancelled_waits_no_longer_for_a_journal_that_is_away() -> None:
-    journal = FakeJournal(fail=lambda _: JournalUnavailableError("away"))
+    journal = FakeJournal(fail=lambda _: StorageUnavailableError("away"))
     took = 0.0
 
     async def run() -> None:

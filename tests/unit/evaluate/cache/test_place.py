@@ -18,7 +18,7 @@ from spica_async.evaluate.cache import (
     opened,
     user_cache_file,
 )
-from spica_async.journal import journal_url
+from spica_async.storage.address import sqlite_url
 
 
 def test_the_users_cache_has_them_unless_a_server_has_the_journal(
@@ -29,7 +29,7 @@ def test_the_users_cache_has_them_unless_a_server_has_the_journal(
     assert user_cache_file() == file
     assert cache_place(None) == file
     assert cache_place(tmp_path / "journal.sqlite3") == file
-    assert cache_place(journal_url(tmp_path / "journal.sqlite3")) == file
+    assert cache_place(sqlite_url(tmp_path / "journal.sqlite3")) == file
     assert cache_place("postgresql://host/name") == "postgresql://host/name"
     with pytest.raises(InputError):
         cache_place("mysql://host/name")
