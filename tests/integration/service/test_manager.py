@@ -643,7 +643,7 @@ async def test_what_a_command_has_taken_is_the_commands(where: Path, tmp_path: P
             owner = (await journal.sweep(sweep_id)).owner
             assert owner is not None
             news = StatusUpdate(status="running")
-            await journal.append(sweep_id, owner, [], after=0, news=news)
+            await journal.append(sweep_id, owner, [], after=0, changes=news)
             for ask in (run.manager.pause, run.manager.cancel):
                 with pytest.raises(WrongStateError, match="no daemon"):
                     await ask(sweep_id)
