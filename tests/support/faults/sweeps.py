@@ -99,7 +99,7 @@ class RunningSweep:
     ledger: Ledger = field(default_factory=Ledger)
     states: list[BusState] = field(default_factory=list)
     stop: SweepStop = field(default_factory=SweepStop)
-    _task: asyncio.Task[SweepResult] | None = None
+    task: asyncio.Task[SweepResult] | None = None
 
     @property
     def fleet(self) -> FleetView:
@@ -109,7 +109,7 @@ class RunningSweep:
     @property
     def has_ended(self) -> bool:
         """Whether there is a result to be had, or an error."""
-        return self._task is not None and self._task.done()
+        return self.task is not None and self.task.done()
 
     @property
     def per_round(self) -> int:
@@ -145,14 +145,14 @@ class RunningSweep:
 
     async def result(self, *, within_seconds: float = WAIT_SECONDS) -> SweepResult:
         """Wait for its end, and return what it came to or raise what it raised."""
-        assert self._task is not None
+        assert self.task is not None
         async with asyncio.timeout(within_seconds):
-            return await self._task
+            return await self.task
 
     def abort(self) -> None:
         """End it as a second Ctrl-C does."""
-        assert self._task is not None
-        self._task.cancel()
+        assert self.task is not None
+        self.task.cancel()
 
 
 @asynccontextmanager
@@ -203,11 +203,11 @@ async def sweeping(
                 planning_seconds=0.0,
             )
             run = SweepRun(sweep, NoLog(), Observers(results, running.ledger), stop=running.stop)
-            running._task = asyncio.create_task(run.run(bus), name=sweep_id)
+            running.task = asyncio.create_task(run.run(bus), name=sweep_id)
             try:
                 yield running
             finally:
-                running._task.cancel()
+                running.task.cancel()
                 # What it raised is for whoever asks for its result.
-                await asyncio.wait({running._task})
+                await asyncio.wait({running.task})
                 _KnownEvaluations.impatient.discard(sweep_id)
