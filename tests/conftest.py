@@ -5,6 +5,7 @@ There is one of each for each pytest process, started when first asked for.
 
 from __future__ import annotations
 
+import gc
 import os
 import secrets
 import shutil
@@ -29,6 +30,17 @@ def pytest_configure(config: pytest.Config) -> None:
     """What the engine has answered to other code is forgotten, once for all processes."""
     if not hasattr(config, "workerinput"):
         shutil.rmtree(_user_cache(config) / "spica-async" / "answers", ignore_errors=True)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """No garbage is looked for among thousands of tests: a fifth of the time to collect them."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -211,9 +211,12 @@ class PostgresNode:
         if self._leader is None or self._leader.poll() is not None:
             self.start()
         self.thaw()
-        if self.query("SELECT pg_is_in_recovery()") == ["t"]:
+        state = "pg_is_in_recovery(), current_setting('default_transaction_read_only')"
+        (found,) = self.query(f"SELECT {state}")
+        standby, read_only = found.split("|")
+        if standby == "t":
             self.promote()
-        if self.query("SHOW default_transaction_read_only") == ["on"]:
+        if read_only == "on":
             self.only_read(on=False)
 
     def stop(self) -> None:
