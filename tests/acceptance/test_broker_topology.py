@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 from typing import Any
@@ -74,10 +75,10 @@ async def predeclare(url: str) -> None:
         await channel.declare_queue(DEAD_QUEUE.name, durable=True)
 
 
-async def test_what_somebody_made_otherwise_is_told_with_the_brokers_words(
+def test_what_somebody_made_otherwise_is_told_with_the_brokers_words(
     topology: Topology, broker_vhost: VirtualHost
 ) -> None:
-    await predeclare(broker_vhost.url)
+    asyncio.run(predeclare(broker_vhost.url))
 
     code, checked = topology("check")
     assert code == 1
