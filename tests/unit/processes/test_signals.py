@@ -21,7 +21,7 @@ def harmless() -> Iterator[None]:
     signal.signal(NUMBER, before)
 
 
-async def interrupted(signals: int, *, can_stop: bool) -> tuple[bool, int]:
+async def interrupted(signals: int, *, ready: bool) -> tuple[bool, int]:
     """Send a task so many signals, one after the other.
 
     Returns:
@@ -31,7 +31,7 @@ async def interrupted(signals: int, *, can_stop: bool) -> tuple[bool, int]:
 
     async def work() -> None:
         interrupts.listen(NUMBER)
-        if can_stop:
+        if ready:
             interrupts.stop.ready()
         os.kill(os.getpid(), NUMBER)
         await interrupts.stop.requested.wait()
@@ -47,7 +47,7 @@ async def interrupted(signals: int, *, can_stop: bool) -> tuple[bool, int]:
 
 
 @pytest.mark.parametrize(
-    ("signals", "can_stop", "outcome"),
+    ("signals", "ready", "outcome"),
     [
         (1, True, (False, 0)),
         (1, False, (True, 0)),
@@ -55,8 +55,8 @@ async def interrupted(signals: int, *, can_stop: bool) -> tuple[bool, int]:
     ],
     ids=["stops", "has nothing to finish", "is told twice"],
 )
-async def test_what_signals_do(signals: int, outcome: tuple[bool, int], *, can_stop: bool) -> None:
-    assert await interrupted(signals, can_stop=can_stop) == outcome
+async def test_what_signals_do(signals: int, outcome: tuple[bool, int], *, ready: bool) -> None:
+    assert await interrupted(signals, ready=ready) == outcome
 
 
 async def test_nohup_counts() -> None:
