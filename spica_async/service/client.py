@@ -268,9 +268,10 @@ class DaemonClient:
         try:
             detail = Problem.model_validate_json(answer.content).detail
         except ValidationError:
-            raise SpicaError(
-                f"{self.address}: answered {answer.status_code}, not as a daemon does"
-            ) from None
+            problem = f"{self.address}: answered {answer.status_code}, not as a daemon does"
+            # A proxy may say so, or the daemon's own server where it has too many connections.
+            is_busy = answer.status_code == HTTPStatus.SERVICE_UNAVAILABLE
+            raise (DaemonSilentError if is_busy else SpicaError)(problem) from None
         match answer.status_code:
             case HTTPStatus.UNAUTHORIZED:
                 raise InputError(

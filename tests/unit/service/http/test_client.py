@@ -161,6 +161,18 @@ async def test_a_refusal_is_an_answer(control: FakeControl) -> None:
     assert time.monotonic() - began < 3
 
 
+async def test_too_many_connections_are_worth_another_try() -> None:
+    answers = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 4\r\n\r\nbusy"
+
+    def ask(url: str) -> None:
+        with daemon_client(url) as client:
+            client.sweep("x")
+
+    async with scripted_server(answers) as server:
+        with pytest.raises(DaemonSilentError, match="answered 503"):
+            await asyncio.to_thread(ask, server.url.removesuffix("/trace"))
+
+
 def followed(url: str, sweep_id: str, quiet_seconds: float = 0.3) -> list[str]:
     """The kinds of all events until the sweep has ended."""
     heard: list[str] = []
