@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from schemas.messages import Cause, EvaluationRequest, Measurement
 from spica_async.processes.memory import mebibytes
+from spica_async.states import moved
 from workers.child import ChildGreeting
 from workers.groups import resident_bytes
 from workers.port import MAX_CHILD_DEATHS, ChildDeaths, SlotOutcome, SlotStatistics
@@ -264,11 +265,7 @@ class Slot:
         self._enter(SlotState.EMPTY)
 
     def _enter(self, state: SlotState) -> None:
-        if state not in TRANSITIONS[self._state]:
-            raise RuntimeError(
-                f"slot {self.index}: {self._state.value} cannot become {state.value}"
-            )
-        self._state = state
+        self._state = moved(f"slot {self.index}", TRANSITIONS, self._state, state)
 
     def _count_death(self, child: ChildProcess, why: str) -> None:
         self.statistics.child_deaths += 1

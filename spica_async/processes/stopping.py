@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from enum import StrEnum
-from types import MappingProxyType
 from typing import Any, Final
+
+from spica_async.states import moved
 
 
 class StopState(StrEnum):
@@ -22,14 +23,12 @@ class StopState(StrEnum):
     """The task was cancelled, and ends as soon as it can."""
 
 
-TRANSITIONS: Final[Mapping[StopState, frozenset[StopState]]] = MappingProxyType(
-    {
-        StopState.PREPARING: frozenset({StopState.WORKING, StopState.CUT_OFF}),
-        StopState.WORKING: frozenset({StopState.STOPPING}),
-        StopState.STOPPING: frozenset({StopState.CUT_OFF}),
-        StopState.CUT_OFF: frozenset(),
-    }
-)
+TRANSITIONS: Final[Mapping[StopState, frozenset[StopState]]] = {
+    StopState.PREPARING: frozenset({StopState.WORKING, StopState.CUT_OFF}),
+    StopState.WORKING: frozenset({StopState.STOPPING}),
+    StopState.STOPPING: frozenset({StopState.CUT_OFF}),
+    StopState.CUT_OFF: frozenset(),
+}
 
 
 class Stop:
@@ -76,6 +75,4 @@ class Stop:
             self._task.cancel()
 
     def _move(self, state: StopState) -> None:
-        if state not in TRANSITIONS[self.state]:
-            raise RuntimeError(f"a stop does not go from {self.state} to {state}")
-        self.state = state
+        self.state = moved("a stop", TRANSITIONS, self.state, state)

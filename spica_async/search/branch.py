@@ -20,14 +20,9 @@ from spica_async.optimizer.proposals import Proposal, Verdicts
 from spica_async.plan.budget import enumerable_points
 from spica_async.search.evaluation import Evaluation, Sampled
 from spica_async.search.patience import Patience
-from spica_async.search.schedule import (
-    BranchState,
-    ContinuousState,
-    Disposition,
-    Observation,
-    RoundsState,
-    batch_for,
-)
+from spica_async.search.schedule.continuous import ContinuousState, batch_for
+from spica_async.search.schedule.rounds import RoundsState
+from spica_async.search.schedule.state import BranchState, Disposition, Observation
 from spica_async.space.branch import BranchSpace, Selection
 from spica_async.space.sample import (
     ResolvedSample,

@@ -20,7 +20,8 @@ from spica_async.search.branch import Branch
 from spica_async.search.branch_resume import CatchUp
 from spica_async.search.evaluation import Evaluation
 from spica_async.search.fact_log import FactLog
-from spica_async.search.schedule import ContinuousState, Observation
+from spica_async.search.schedule.continuous import ContinuousState
+from spica_async.search.schedule.state import Observation
 from spica_async.space.branch import Selection
 
 

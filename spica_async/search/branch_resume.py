@@ -11,7 +11,7 @@ from spica_async.errors import SpicaError
 from spica_async.optimizer.port import SamplerStats
 from spica_async.optimizer.proposals import Past, PastProposals, PastTold, Proposal, proposal_of
 from spica_async.search.branch import Branch
-from spica_async.search.schedule import Observation
+from spica_async.search.schedule.state import Observation
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from spica_async.judge.sweep_result import (
 )
 from spica_async.search.branch import Branch
 from spica_async.search.branches import Branches
-from spica_async.search.schedule import BranchState, Phase
+from spica_async.search.schedule.state import BranchState, Phase
 from spica_async.search.sweep import Sweep
 
 

@@ -26,11 +26,13 @@ from spica_async.search.past_runs import MEMORY_BUS
 from spica_async.search.result import ranking, sweep_result
 from spica_async.search.stopping import SweepStop
 from spica_async.search.sweep import Sweep
-from spica_async.search.sweep_state import RunLife, RunState
+from spica_async.search.sweep_state import TRANSITIONS, RunState
+from spica_async.states import moved
 
 _KEPT_RANKS: Final = 100
 """Of the ranking or the front, in the journal."""
 
+_AT_ITS_END: Final = frozenset({RunState.ENDING, RunState.ENDED})
 LAST_SECONDS: Final = 5.0
 """For the end of a run that is to end at once."""
 
@@ -70,7 +72,7 @@ class SweepRun:
         self._share = share
         self._owner = owner
         self._bus_name = bus_name
-        self._life = RunLife()
+        self._state = RunState.RESTORING
         self._evaluations: Evaluations | None = None
         self._spent_seconds = sweep.past.elapsed_seconds
         self._began: float | None = None
@@ -164,7 +166,7 @@ class SweepRun:
         """Search until it ends or is to stop; however that is, it is written down."""
         run = self.sweep.past.runs + 1
         self._search_began = self._elapsed()
-        self._life.move(RunState.STARTING)
+        self._move(RunState.STARTING)
         try:
             started = Started(at=self._search_began, run=run, owner=self._owner, bus=self._bus_name)
             await self._log.record(started, lambda: None, status="running")
@@ -174,7 +176,7 @@ class SweepRun:
                 # way, or has done so already.
                 evaluations.announces_leaving = False
                 self._stop.ready()
-                self._life.move(RunState.SEARCHING)
+                self._move(RunState.SEARCHING)
                 try:
                     cut_short = await self._search(evaluations)
                 except asyncio.CancelledError:
@@ -183,12 +185,12 @@ class SweepRun:
                     raise
                 return await shielded(self._end(cut_short), patience_seconds=LAST_SECONDS)
         except asyncio.CancelledError as error:
-            if not self._life.is_ending:
+            if self._state not in _AT_ITS_END:
                 await self._end_at_once(None if self._stop.requested.is_set() else error)
             raise
         except Exception as error:
             # Only out here it shows what has broken off the search.
-            if not self._life.is_ending:
+            if self._state not in _AT_ITS_END:
                 await self._end("interrupted", causes(error)[0])
             raise
 
@@ -242,7 +244,7 @@ class SweepRun:
 
     async def _wind_down(self, evaluations: Evaluations) -> None:
         """Send nothing more, and give what runs its grace."""
-        self._life.move(RunState.WINDING_DOWN)
+        self._move(RunState.WINDING_DOWN)
         grace = self._stop.grace_seconds
         try:
             async with asyncio.timeout(grace):
@@ -264,7 +266,7 @@ class SweepRun:
             log.warning("sweep.end_unwritten", seconds=LAST_SECONDS)
 
     async def _end(self, cut_short: CutShort, failure: BaseException | None = None) -> SweepResult:
-        self._life.move(RunState.ENDING)
+        self._move(RunState.ENDING)
         # What was measured while the journal was busy counts, too.
         await self._log.settled()
         at = self._elapsed()
@@ -281,8 +283,11 @@ class SweepRun:
             self._evaluations.announces_leaving = failure is None
         self._observers.ended(result, pareto=self.sweep.is_pareto)
         await self._observers.settled()
-        self._life.move(RunState.ENDED)
+        self._move(RunState.ENDED)
         return result
+
+    def _move(self, state: RunState) -> None:
+        self._state = moved("a run", TRANSITIONS, self._state, state)
 
     async def _log_end(self, result: SweepResult, failure: BaseException | None, at: float) -> None:
         """Write down that the sweep has ended, or that this run of it has."""

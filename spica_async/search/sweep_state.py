@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from types import MappingProxyType
 from typing import Final
 
 
@@ -24,35 +23,11 @@ class RunState(StrEnum):
     ENDED = "ended"
 
 
-TRANSITIONS: Final[Mapping[RunState, frozenset[RunState]]] = MappingProxyType(
-    {
-        RunState.RESTORING: frozenset({RunState.STARTING}),
-        RunState.STARTING: frozenset({RunState.SEARCHING, RunState.ENDING}),
-        RunState.SEARCHING: frozenset({RunState.WINDING_DOWN, RunState.ENDING}),
-        RunState.WINDING_DOWN: frozenset({RunState.ENDING}),
-        RunState.ENDING: frozenset({RunState.ENDED}),
-        RunState.ENDED: frozenset(),
-    }
-)
-
-
-class RunLife:
-    """The state of one run, which only moves as `TRANSITIONS` allows."""
-
-    def __init__(self) -> None:
-        self.state = RunState.RESTORING
-
-    @property
-    def is_ending(self) -> bool:
-        """Whether its end is being written, or was."""
-        return self.state in {RunState.ENDING, RunState.ENDED}
-
-    def move(self, state: RunState) -> None:
-        """Go on to a state.
-
-        Raises:
-            RuntimeError: the run cannot go there from where it is.
-        """
-        if state not in TRANSITIONS[self.state]:
-            raise RuntimeError(f"a run does not go from {self.state} to {state}")
-        self.state = state
+TRANSITIONS: Final[Mapping[RunState, frozenset[RunState]]] = {
+    RunState.RESTORING: frozenset({RunState.STARTING}),
+    RunState.STARTING: frozenset({RunState.SEARCHING, RunState.ENDING}),
+    RunState.SEARCHING: frozenset({RunState.WINDING_DOWN, RunState.ENDING}),
+    RunState.WINDING_DOWN: frozenset({RunState.ENDING}),
+    RunState.ENDING: frozenset({RunState.ENDED}),
+    RunState.ENDED: frozenset(),
+}

@@ -11,11 +11,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from types import MappingProxyType
 from typing import Final
 
 from schemas.messages import Cause, Outcome
 from spica_async.judge.verdict import Verdict
+from spica_async.states import moved
 
 ATTEMPTS_PER_TARGET: Final = 11
 """Spica's own cap: "replacement suggestions are requested up to the per-round 11x safety cap" (its
@@ -50,13 +50,11 @@ class Phase(StrEnum):
 FINAL_PHASES: Final = frozenset(
     {Phase.COMPLETED, Phase.EXHAUSTED, Phase.STALLED, Phase.FAILED, Phase.CONVERGED}
 )
-TRANSITIONS: Final[Mapping[Phase, frozenset[Phase]]] = MappingProxyType(
-    {
-        Phase.ASKING: frozenset({Phase.WAITING, Phase.ASKING}) | FINAL_PHASES,
-        Phase.WAITING: frozenset({Phase.ASKING}) | FINAL_PHASES,
-        **{phase: frozenset[Phase]() for phase in FINAL_PHASES},
-    }
-)
+TRANSITIONS: Final[Mapping[Phase, frozenset[Phase]]] = {
+    Phase.ASKING: frozenset({Phase.WAITING, Phase.ASKING}) | FINAL_PHASES,
+    Phase.WAITING: frozenset({Phase.ASKING}) | FINAL_PHASES,
+    **{phase: frozenset[Phase]() for phase in FINAL_PHASES},
+}
 
 
 class Disposition(StrEnum):
@@ -274,18 +272,7 @@ class BranchState(ABC):
         return otherwise if outcome == "feasible" else Phase.FAILED
 
     def _move(self, phase: Phase) -> None:
-        self._phase = moved(self._phase, phase)
-
-
-def moved(before: Phase, after: Phase) -> Phase:
-    """The phase after a move.
-
-    Raises:
-        RuntimeError: `TRANSITIONS` has no such move.
-    """
-    if after not in TRANSITIONS[before]:
-        raise RuntimeError(f"a branch does not go from {before} to {after}")
-    return after
+        self._phase = moved("a branch", TRANSITIONS, self._phase, phase)
 
 
 def successes(verdicts: Iterable[Verdict]) -> int:

@@ -16,7 +16,7 @@ from spica_async.optimizer.proposals import proposal_of
 from spica_async.plan.types import SweepPlan
 from spica_async.search.branch import Branch
 from spica_async.search.branch_resume import BranchRestorer
-from spica_async.search.schedule import Phase
+from spica_async.search.schedule.state import Phase
 
 
 def broken(sample: Sample) -> Measurement:

@@ -11,15 +11,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from spica_async.judge.verdict import Verdict
-from spica_async.search.schedule import (
-    BranchState,
-    ContinuousState,
-    Disposition,
-    Observation,
-    Phase,
-    RoundsState,
-)
 from spica_async.search.schedule import state as branch_state
+from spica_async.search.schedule.continuous import ContinuousState
+from spica_async.search.schedule.rounds import RoundsState
+from spica_async.search.schedule.state import BranchState, Disposition, Observation, Phase
 
 VERDICTS = (
     Verdict("feasible"),

@@ -33,7 +33,7 @@ from spica_async.judge.scoring import rank
 from spica_async.optimizer.types import Suggestion, Trial
 from spica_async.plan.budget import enumerable_points
 from spica_async.plan.types import SweepPlan
-from spica_async.search.schedule import Phase
+from spica_async.search.schedule.state import Phase
 from spica_async.space.branch import BranchSpace
 from spica_async.space.capacity import CapacityKey
 from spica_async.space.shapes import ParallelShape

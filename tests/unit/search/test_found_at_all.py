@@ -17,12 +17,9 @@ from spica_async.judge.verdict import Verdict
 from spica_async.optimizer.assignments import centre
 from spica_async.optimizer.quasi_random import draw
 from spica_async.optimizer.types import Objective, Study
-from spica_async.search.schedule import (
-    BranchState,
-    ContinuousState,
-    Disposition,
-    RoundsState,
-)
+from spica_async.search.schedule.continuous import ContinuousState
+from spica_async.search.schedule.rounds import RoundsState
+from spica_async.search.schedule.state import BranchState, Disposition
 from spica_async.space.parameters import Assignment, DiscreteParameter
 
 SEEDS = 150

@@ -17,7 +17,7 @@ from spica_async.report.screen import best_so_far
 from spica_async.search.branch import Branch
 from spica_async.search.branch_resume import BranchRestorer
 from spica_async.search.result import branch_result
-from spica_async.search.schedule import Phase
+from spica_async.search.schedule.state import Phase
 
 # More samples than the budget, so that they are no list: a branch without any is given up by 22.
 SWEEP = {"max_rounds": 4, "candidates_per_round": 2, "parallel_evals": 2}

@@ -22,7 +22,7 @@ from spica_async.bus.memory import MemoryBus
 from spica_async.bus.topology import declare, requests_queue
 from spica_async.evaluate import Evaluations, Fleet
 from spica_async.plan.types import SweepPlan
-from spica_async.search.schedule import Phase
+from spica_async.search.schedule.state import Phase
 
 FOREVER_SECONDS = 1e5
 

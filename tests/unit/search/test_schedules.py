@@ -28,7 +28,8 @@ from schemas.results import CandidateRecord
 from spica_async.bus.memory import MemoryBus
 from spica_async.optimizer.types import Suggestion, Trial
 from spica_async.plan.types import SweepPlan
-from spica_async.search.schedule import ContinuousState, Phase
+from spica_async.search.schedule.continuous import ContinuousState
+from spica_async.search.schedule.state import Phase
 from spica_async.space.parameters import FloatParameter
 
 MakePlan = Callable[..., SweepPlan]
