@@ -45,7 +45,7 @@ from spica_async.plan.wire import encode_plan
 from spica_async.processes.threads import computed, with_files
 from spica_async.report import folder_writer
 from spica_async.report.folder import ResultsFolder
-from spica_async.service.lag import watched_loop
+from spica_async.service.http.metrics import watched_loop
 from spica_async.traces.check import check_trace
 
 _MOST_STEP_MS: Final = 50.0

@@ -53,7 +53,7 @@ from spica_async.service.runner import (
 )
 from spica_async.service.stored import (
     ENDED,
-    CandidateFiles,
+    candidate_page,
     detail_of,
     running_detail,
     state_of,
@@ -93,7 +93,6 @@ class SweepManager:
     ) -> None:
         self._journal = journal
         self._settings = settings
-        self._files = CandidateFiles()
         self._change = asyncio.Event()
         # What is counted is what is then taken in.
         self._submitting = asyncio.Lock()
@@ -193,7 +192,7 @@ class SweepManager:
                 candidates=records[offset : offset + limit],
             )
         row = await self._row(sweep_id)
-        return await self._files.page(Path(row.folder), offset=offset, limit=limit)
+        return await candidate_page(Path(row.folder), offset=offset, limit=limit)
 
     async def cancel(self, sweep_id: str) -> SweepSummary:
         """See `Control.cancel`."""

@@ -31,10 +31,9 @@ from spica_async.journal.retiring import keep_retiring
 from spica_async.processes.signals import Interrupts
 from spica_async.service.commands import Commands
 from spica_async.service.http.app import make_app
-from spica_async.service.http.metrics import Metrics
+from spica_async.service.http.metrics import Metrics, watched_loop
 from spica_async.service.http.server import serve
 from spica_async.service.http.settings import HttpSettings
-from spica_async.service.lag import watched_loop
 from spica_async.service.local_worker import local_worker
 from spica_async.service.manager import SweepManager
 from spica_async.service.outbox import Outbox

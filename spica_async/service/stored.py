@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from array import array
-from collections import OrderedDict
 from datetime import UTC, datetime
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
-from threading import Lock
 from typing import Final, cast, get_args
 
 from pydantic import JsonValue, TypeAdapter, ValidationError
@@ -143,65 +141,45 @@ def _bare_detail(row: SweepRow) -> SweepDetail:
     return SweepDetail(**summary.model_dump(), config=config, results_dir=row.folder)
 
 
-class CandidateFiles:
-    """Reads parts of `candidates.jsonl`, whose lines it has found once."""
+async def candidate_page(folder: Path, *, offset: int, limit: int) -> CandidatePage:
+    """Some of the candidates in a sweep's folder; none where it is gone.
 
-    def __init__(self) -> None:
-        self._lines: OrderedDict[tuple[Path, int], array[int]] = OrderedDict()
-        # Each page is read in a thread of its own.
-        self._changing = Lock()
-
-    async def page(self, folder: Path, *, offset: int, limit: int) -> CandidatePage:
-        """Some of a sweep's candidates; none where its folder is gone.
-
-        Raises:
-            SpicaError: the file cannot be read, or a line is no candidate; the message names it.
-        """
-        path = folder / "candidates.jsonl"
-        try:
-            async with asyncio.timeout(_PAGE_SECONDS):
-                return await in_threads(_PAGES, partial(self._page, path, offset, limit))
-        except TimeoutError:
-            raise SpicaError(f"{path}: the disk does not answer") from None
-
-    def _page(self, path: Path, offset: int, limit: int) -> CandidatePage:
-        try:
-            with path.open("rb") as file:
-                starts = self._starts(path, path.stat().st_size)
-                total = len(starts)
-                if offset >= total:
-                    return CandidatePage(total=total, offset=offset, candidates=[])
-                file.seek(starts[offset])
-                lines = [file.readline() for _ in range(min(limit, total - offset))]
-        except FileNotFoundError:
-            return CandidatePage(total=0, offset=offset, candidates=[])
-        except OSError as error:
-            raise SpicaError(f"{path}: {file_problem(error)}") from error
-        return CandidatePage(
-            total=total,
-            offset=offset,
-            candidates=[
-                _candidate(line, path, number) for number, line in enumerate(lines, offset + 1)
-            ],
-        )
-
-    def _starts(self, path: Path, size: int) -> array[int]:
-        key = (path, size)
-        with self._changing:
-            starts = self._lines.get(key)
-        if starts is None:
-            # Others need not wait for it; two that look for the same lines find the same.
-            starts = _line_starts(path)
-        with self._changing:
-            self._lines[key] = starts
-            self._lines.move_to_end(key)
-            while len(self._lines) > _INDEXED_FILES:
-                self._lines.popitem(last=False)
-        return starts
+    Raises:
+        SpicaError: the file cannot be read, or a line is no candidate; the message names it.
+    """
+    path = folder / "candidates.jsonl"
+    try:
+        async with asyncio.timeout(_PAGE_SECONDS):
+            return await in_threads(_PAGES, partial(_read_page, path, offset, limit))
+    except TimeoutError:
+        raise SpicaError(f"{path}: the disk does not answer") from None
 
 
-def _line_starts(path: Path) -> array[int]:
-    """Where each whole line of a file begins."""
+def _read_page(path: Path, offset: int, limit: int) -> CandidatePage:
+    try:
+        with path.open("rb") as file:
+            starts = _line_starts(path, path.stat().st_size)
+            total = len(starts)
+            if offset >= total:
+                return CandidatePage(total=total, offset=offset, candidates=[])
+            file.seek(starts[offset])
+            lines = [file.readline() for _ in range(min(limit, total - offset))]
+    except FileNotFoundError:
+        return CandidatePage(total=0, offset=offset, candidates=[])
+    except OSError as error:
+        raise SpicaError(f"{path}: {file_problem(error)}") from error
+    candidates = [_candidate(line, path, number) for number, line in enumerate(lines, offset + 1)]
+    return CandidatePage(total=total, offset=offset, candidates=candidates)
+
+
+@lru_cache(maxsize=_INDEXED_FILES)
+def _line_starts(path: Path, size: int) -> array[int]:  # noqa: ARG001  # a file that grows has others
+    """Where each whole line of a file begins.
+
+    Args:
+        path: the file.
+        size: its size in bytes.
+    """
     starts = array("Q")
     at = 0
     with path.open("rb") as file:

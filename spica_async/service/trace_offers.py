@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 
 from schemas.messages import TraceLoad, TraceSource
 from spica_async.bus.address import BrokerAddress
@@ -16,15 +16,13 @@ _EVERY_ADDRESS = ("0.0.0.0", "::")  # noqa: S104  # workers come from anywhere; 
 _LOOPBACK = "127.0.0.1"
 
 
-@asynccontextmanager
-async def trace_server(options: BrokerOptions) -> AsyncIterator[TraceServer]:
+def trace_server(options: BrokerOptions) -> AbstractAsyncContextManager[TraceServer]:
     """Serve traces to workers while the context is open.
 
     Raises:
         InputError: the address cannot be listened at.
     """
-    async with TraceServer.open(_listening_host(options), options.trace_port) as server:
-        yield server
+    return TraceServer.open(_listening_host(options), options.trace_port)
 
 
 @asynccontextmanager

@@ -9,10 +9,11 @@ from typing import Annotated, Any, Final
 import structlog
 from fastapi import APIRouter, Depends, Header, Query
 from fastapi.sse import EventSourceResponse, ServerSentEvent
+from starlette.exceptions import HTTPException
 
 from schemas.lifecycle import SWEEP_EVENT, SweepEvent
 from spica_async.errors import SpicaError
-from spica_async.service.http.problems import LATER, ProblemError, describe_problems
+from spica_async.service.http.problems import LATER, describe_problems
 from spica_async.service.port import MAX_NUMBER, Control, Events, UnreadableEvent
 
 log = structlog.get_logger(__name__)
@@ -61,7 +62,7 @@ class Streams:
         """Count one more stream until its request has been answered; yields what then closes.
 
         Raises:
-            ProblemError: there are as many as may be, or they are ending.
+            HTTPException: there are as many as may be, or they are ending.
         """
         problem = None
         if self._stop.is_set():
@@ -69,7 +70,7 @@ class Streams:
         elif self.open >= self._most:
             problem = f"{self._most} event streams are open, which is as many as may be"
         if problem is not None:
-            raise ProblemError(HTTPStatus.SERVICE_UNAVAILABLE, problem, LATER)
+            raise HTTPException(HTTPStatus.SERVICE_UNAVAILABLE, problem, LATER)
         self.open += 1
         try:
             async with AsyncExitStack() as closing:

@@ -1,9 +1,11 @@
-"""Counts of requests and sweeps, in the format of Prometheus."""
+"""Counts of requests and sweeps, and how late the loop is, in the format of Prometheus."""
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from http import HTTPMethod, HTTPStatus
 from typing import Final, get_args
 
@@ -22,6 +24,9 @@ _BUCKETS: Final = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10
 _LAG_BUCKETS: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
 _NO_ROUTE: Final = "none"
 _METHODS: Final = frozenset(HTTPMethod)
+LATE_SECONDS: Final = 0.25
+"""By so much no step of the loop should hold up the others; a lease lasts half a minute."""
+_LAG_INTERVAL_SECONDS: Final = 0.1
 
 
 class Metrics:
@@ -106,3 +111,28 @@ class Observed:
         method = scope["method"] if scope["method"] in _METHODS else "other"
         self._metrics.requests.labels(method, route, status).inc()
         self._metrics.seconds.labels(method, route).observe(seconds)
+
+
+@asynccontextmanager
+async def watched_loop(observe: Callable[[float], object]) -> AsyncIterator[None]:
+    """Measure the loop's lag while the context is open.
+
+    Args:
+        observe: takes it, in seconds, ten times a second.
+    """
+    watching = asyncio.create_task(_watch(observe))
+    try:
+        yield
+    finally:
+        watching.cancel()
+
+
+async def _watch(observe: Callable[[float], object]) -> None:
+    time = asyncio.get_running_loop().time
+    while True:
+        due = time() + _LAG_INTERVAL_SECONDS
+        await asyncio.sleep(_LAG_INTERVAL_SECONDS)
+        lag = max(0.0, time() - due)
+        observe(lag)
+        if lag > LATE_SECONDS:
+            log.warning("daemon.loop_late", seconds=round(lag, 3))

@@ -25,18 +25,6 @@ LATER: Final = {"Retry-After": "10"}
 """Headers of an answer that is another one in some seconds."""
 
 
-class ProblemError(Exception):
-    """A request cannot be answered as wanted; raised where no other error says so."""
-
-    def __init__(
-        self, status: HTTPStatus, detail: str, headers: Mapping[str, str] | None = None
-    ) -> None:
-        super().__init__(detail)
-        self.status = status
-        self.detail = detail
-        self.headers = headers
-
-
 def problem_response(
     status: int, detail: str, headers: Mapping[str, str] | None = None
 ) -> Response:
@@ -91,14 +79,8 @@ def answer_problems(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
         return problem_response(HTTPStatus.SERVICE_UNAVAILABLE, str(error), LATER)
 
     app.add_exception_handler(SpicaError, spica)
-    app.add_exception_handler(ProblemError, _problem)
     app.add_exception_handler(HTTPException, partial(_http, routes))
     app.add_exception_handler(RequestValidationError, _invalid)
-
-
-def _problem(_: Request, error: Exception) -> Response:
-    assert isinstance(error, ProblemError)  # noqa: S101  # it is registered for no other
-    return problem_response(error.status, error.detail, error.headers)
 
 
 def _http(routes: Sequence[BaseRoute], request: Request, error: Exception) -> Response:

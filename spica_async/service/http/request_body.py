@@ -6,10 +6,10 @@ import asyncio
 from http import HTTPStatus
 from typing import Final
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from spica_async.documents import MOST_BYTES
-from spica_async.service.http.problems import ProblemError
 
 JSON_TYPE: Final = "application/json"
 YAML_TYPES: Final = frozenset(
@@ -28,14 +28,14 @@ async def read_body(request: Request, *, seconds: float) -> tuple[bytes, bool]:
         seconds: how long the body may take to come.
 
     Raises:
-        ProblemError: it is too long, does not come, or is of a type that is not known.
+        HTTPException: it is too long, does not come, or is of a type that is not known.
     """
     kind = _kind(request)
     try:
         async with asyncio.timeout(seconds):
             return await _read(request), kind in YAML_TYPES
     except TimeoutError:
-        raise ProblemError(
+        raise HTTPException(
             HTTPStatus.REQUEST_TIMEOUT,
             f"the request's body has not come within {seconds:g} s",
             {"Connection": "close"},
@@ -46,20 +46,20 @@ def _kind(request: Request) -> str:
     """The type of a request's body.
 
     Raises:
-        ProblemError: it is not known, or the body is packed.
+        HTTPException: it is not known, or the body is packed.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind not in YAML_TYPES | {JSON_TYPE}:
         known = ", ".join(sorted(YAML_TYPES | {JSON_TYPE}))
         sent = repr(kind) if kind else "nothing"
-        raise ProblemError(
+        raise HTTPException(
             HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
             f"Content-Type: one of {known}, not {sent}",
             {"Accept": known},
         )
     packed = request.headers.get("content-encoding", "identity").strip().lower()
     if packed != "identity":
-        raise ProblemError(
+        raise HTTPException(
             HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
             f"Content-Encoding: send the body as it is, not {packed!r}",
             {"Accept-Encoding": "identity"},
@@ -80,7 +80,7 @@ async def _read(request: Request) -> bytes:
     if length > MOST_BYTES:
         # Many a client reads no answer before it has sent all; for the rest of an endless one
         # nobody waits.
-        raise ProblemError(
+        raise HTTPException(
             HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
             f"a request has at most {MOST_BYTES:,} bytes",
             {"Connection": "close"},

@@ -58,5 +58,5 @@ async def test_a_page_of_a_folder_that_hangs_is_given_up(
     pipe = tmp_path / "candidates.jsonl"
     os.mkfifo(pipe)
     with pytest.raises(SpicaError, match=r"candidates\.jsonl: the disk does not answer$"):
-        await stored.CandidateFiles().page(tmp_path, offset=0, limit=1)
+        await stored.candidate_page(tmp_path, offset=0, limit=1)
     os.close(os.open(pipe, os.O_WRONLY))

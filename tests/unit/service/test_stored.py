@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import sys
-from collections.abc import Iterator
 from pathlib import Path
-from threading import Thread
 
 import pytest
 from support.fake_control import record
 
 from spica_async.errors import InputError, SpicaError
 from spica_async.service import stored
-from spica_async.service.stored import CandidateFiles
+from spica_async.service.stored import candidate_page
 
 
 def written(folder: Path, count: int) -> Path:
@@ -29,11 +25,10 @@ async def test_a_page_leaves_out_what_is_before_it_and_a_line_that_is_being_writ
 ) -> None:
     with written(tmp_path, 5).open("a") as file:
         file.write('{"half')
-    files = CandidateFiles()
 
-    page = await files.page(tmp_path, offset=3, limit=10)
-    after = await files.page(tmp_path, offset=2**31 - 1, limit=10)
-    gone = await files.page(tmp_path / "gone", offset=0, limit=10)
+    page = await candidate_page(tmp_path, offset=3, limit=10)
+    after = await candidate_page(tmp_path, offset=2**31 - 1, limit=10)
+    gone = await candidate_page(tmp_path / "gone", offset=0, limit=10)
 
     assert (page.total, page.candidates) == (5, [record(3), record(4)])
     assert (after.total, after.candidates) == (5, [])
@@ -42,7 +37,7 @@ async def test_a_page_leaves_out_what_is_before_it_and_a_line_that_is_being_writ
 
 async def told(folder: Path) -> str:
     with pytest.raises(SpicaError) as raised:
-        await CandidateFiles().page(folder, offset=1, limit=10)
+        await candidate_page(folder, offset=1, limit=10)
     assert not isinstance(raised.value, InputError)
     return str(raised.value)
 
@@ -73,45 +68,3 @@ async def test_a_file_on_a_share_that_has_gone_is_named(
     monkeypatch.setattr(stored, "_line_starts", stale)
 
     assert await told(tmp_path) == f"{path}: stale file handle"
-
-
-@pytest.fixture
-def eager_threads() -> Iterator[None]:
-    """Have threads take turns as often as they can."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
-
-
-@pytest.mark.usefixtures("eager_threads")
-@pytest.mark.timeout(60)
-def test_many_threads_may_ask_for_more_files_than_are_remembered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(stored, "_INDEXED_FILES", 1)
-    folders = [tmp_path / str(number) for number in range(6)]
-    for number, folder in enumerate(folders):
-        written(folder, number + 1)
-    files = CandidateFiles()
-    wrong: list[object] = []
-
-    def ask(first: int) -> None:
-        async def pages() -> None:
-            for turn in range(300):
-                number = (first + turn) % len(folders)
-                page = await files.page(folders[number], offset=number, limit=1)
-                assert page.candidates == [record(number)]
-
-        try:
-            asyncio.run(pages())
-        except Exception as error:  # noqa: BLE001  # of whatever kind, it fails the test
-            wrong.append(error)
-
-    threads = [Thread(target=ask, args=(first,)) for first in range(len(folders))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    assert wrong == []

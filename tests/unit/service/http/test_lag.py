@@ -8,8 +8,7 @@ import time
 from prometheus_client import generate_latest
 from structlog.testing import capture_logs
 
-from spica_async.service.http.metrics import Metrics
-from spica_async.service.lag import LATE_SECONDS, watched_loop
+from spica_async.service.http.metrics import LATE_SECONDS, Metrics, watched_loop
 
 
 async def test_a_step_that_takes_long_is_measured_and_warned_of() -> None:
