@@ -39,7 +39,7 @@ import structlog
 from support.killing.driver import FINGERPRINT, long_plan
 from support.many_sweeps import add_ended
 from support.postgres import PostgresNode, why_missing
-from support.searching import FakeWorker, Ledger, NoLog
+from support.searching import FakeWorker, Ledger, NoLog, sweep_of
 
 from schemas.journal import Measured, Planned, Requested, SweepFact
 from schemas.results import CandidateRecord
@@ -55,7 +55,6 @@ from spica_async.search.fact_log import FactLog, ResultT, SweepLog
 from spica_async.search.observer import Observers
 from spica_async.search.past_runs import PastRuns
 from spica_async.search.stopping import SweepStop
-from spica_async.search.sweep import Sweep
 from spica_async.search.sweep_run import SweepRun
 from spica_async.service.http.app import make_app
 from spica_async.service.http.server import serve
@@ -165,15 +164,8 @@ async def opened(
             digest = plan.digest
             planned = Planned(at=0, digest=digest, versions={}, planning_seconds=0, branches=[])
             await log.record(planned, lambda: None)
-        sweep = Sweep(
-            sweep_id=name,
-            plan=plan,
-            trace=None,
-            folder=folder.path,
-            versions={},
-            fingerprint=FINGERPRINT,
-            planning_seconds=0.0,
-            past=past,
+        sweep = sweep_of(
+            plan, sweep_id=name, folder=folder.path, fingerprint=FINGERPRINT, past=past
         )
         stop, ledger = SweepStop(), Ledger()
         ledger.on_record = lambda _: stop.request() if len(ledger.records) == stop_at else None

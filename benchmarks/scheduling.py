@@ -32,7 +32,7 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))  # For `support`.
 
 from support.planning import plan
-from support.searching import Ledger, NoLog
+from support.searching import Ledger, NoLog, sweep_of
 from support.worker_desk import FakeSlot, feasible, open_desk
 from synthetic.deployment import BEST_SCORE, SPACE, score_of, seconds_of
 from synthetic.records import Records, digest_of
@@ -188,9 +188,7 @@ async def carry_out(task: Task, log_folder: Path) -> Record:
         ).open() as evaluations,
     ):
         search = Branches(
-            sweep_id="sweep",
-            plan=sweep_plan,
-            trace=None,
+            sweep_of(sweep_plan),
             log=NoLog(),
             observer=Ledger(),
             elapsed=time.perf_counter,

@@ -8,9 +8,8 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Literal
 
-from schemas.config import SmartSearchConfig
 from schemas.journal import Concluded, Measured, Observed, OptimizerCosts, Requested, Suggested
-from schemas.messages import EvaluationRequest, EvaluationResult, ModelFiles, TraceLoad
+from schemas.messages import EvaluationRequest, EvaluationResult
 from spica_async.engine.model_files import named_by_content
 from spica_async.evaluate import EvaluationGivenUpError, Evaluations
 from spica_async.evaluate.loads import load_of
@@ -22,6 +21,7 @@ from spica_async.search.evaluation import Evaluation
 from spica_async.search.fact_log import FactLog
 from spica_async.search.schedule.continuous import ContinuousState
 from spica_async.search.schedule.state import Observation
+from spica_async.search.sweep import Sweep
 from spica_async.space.branch import Selection
 
 
@@ -30,20 +30,14 @@ class SearchContext:
     """What all branches of a sweep are searched with.
 
     Attributes:
-        sweep_id: the name of the sweep.
-        config: the configuration of the sweep.
-        trace: the trace of the workload, if it is one.
-        model_files: the model, if it does not ship with the engine.
+        sweep: what is searched.
         log: takes the facts.
         reuse: answers what was measured before.
         elapsed: the seconds that the sweep has run for.
         requests_survive: whether requests on the bus outlive this process.
     """
 
-    sweep_id: str
-    config: SmartSearchConfig
-    trace: TraceLoad | None
-    model_files: ModelFiles | None
+    sweep: Sweep
     log: FactLog
     reuse: Reuse
     elapsed: Callable[[], float]
@@ -185,14 +179,16 @@ class BranchDriver:
 
     async def _evaluate(self, evaluations: Evaluations, evaluation: Evaluation) -> None:
         proposal, sample = evaluation.sampled.proposal, evaluation.sampled.resolved.sample
+        sweep = self._context.sweep
+        config, model = sweep.plan.config, sweep.plan.model_files
         request = EvaluationRequest(
             evaluation_id=evaluation.evaluation_id,
-            sweep_id=self._context.sweep_id,
-            sample=named_by_content(sample, self._context.model_files),
-            model=self._context.model_files,
-            load=load_of(self._context.config, self._context.trace, sample),
-            sla=self._context.config.goal.sla,
-            max_eval_seconds=self._context.config.sweep.max_eval_seconds,
+            sweep_id=sweep.sweep_id,
+            sample=named_by_content(sample, model),
+            model=model,
+            load=load_of(config, sweep.trace, sample),
+            sla=config.goal.sla,
+            max_eval_seconds=config.sweep.max_eval_seconds,
         )
 
         async def on_request() -> None:

@@ -18,7 +18,6 @@ from schemas.journal import (
     Stopped,
     SweepFact,
 )
-from schemas.messages import TraceLoad
 from spica_async.errors import SpicaError
 from spica_async.evaluate import Evaluations
 from spica_async.evaluate.reuse import Reuse, no_reuse
@@ -31,10 +30,9 @@ from spica_async.search.branch_resume import BranchRestorer
 from spica_async.search.fact_log import FactLog
 from spica_async.search.observer import Observer
 from spica_async.search.past_runs import MEMORY_BUS, requests_survive
+from spica_async.search.sweep import Sweep
 from spica_async.space.branch import BranchSpace
-from spica_async.space.sample import (
-    SampleContext,
-)
+from spica_async.space.sample import SampleContext
 
 _FACTS_AT_ONCE: Final = 50
 """Some milliseconds' worth."""
@@ -47,9 +45,7 @@ class Branches:
     """All branches of one sweep, run side by side.
 
     Args:
-        sweep_id: its name, and its evaluations' prefix.
-        plan: what to search.
-        trace: the trace of the workload, if it is one.
+        sweep: what to search.
         log: takes the facts.
         observer: hears of what happens.
         elapsed: the seconds that the sweep has run for.
@@ -63,35 +59,31 @@ class Branches:
 
     def __init__(
         self,
+        sweep: Sweep,
         *,
-        sweep_id: str,
-        plan: SweepPlan,
-        trace: TraceLoad | None,
         log: FactLog,
         observer: Observer,
         elapsed: Callable[[], float],
         reuse: Reuse | None = None,
         bus: str = MEMORY_BUS,
     ) -> None:
+        plan = sweep.plan
         context = sample_context(plan)
         search = SearchContext(
-            sweep_id=sweep_id,
-            config=plan.config,
-            trace=trace,
-            model_files=plan.model_files,
+            sweep=sweep,
             log=log,
             reuse=reuse or no_reuse(),
             elapsed=elapsed,
             requests_survive=requests_survive([bus, bus]),
         )
-        self._sweep = plan.config.sweep
+        self._parallel_evals = plan.config.sweep.parallel_evals
         self._slots = 0
         self._patience = patience(plan.config)
         self._bus = bus
         self.converged = False
         self.branches = tuple(
             Branch(
-                sweep_id=sweep_id,
+                sweep_id=sweep.sweep_id,
                 config=plan.config,
                 context=context,
                 space=space,
@@ -213,7 +205,7 @@ class Branches:
 
     def _share_slots(self) -> None:
         """Give each branch that runs its part of what may be in flight."""
-        most = self._sweep.parallel_evals
+        most = self._parallel_evals
         parallel = min(most, self._slots) if self._slots else most
         running = self._running
         for driver in running:

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from schemas.goal import OptimizationTarget
+from schemas.journal import Planned, PlannedBranch
 from schemas.messages import TraceLoad
+from spica_async.errors import SpicaError
 from spica_async.judge.verdict import study_objectives
 from spica_async.optimizer.profiles import open_sampler
 from spica_async.optimizer.proposals import EnumeratedProposer, Proposer, StudyProposer
@@ -47,6 +49,83 @@ class Sweep:
     def is_pareto(self) -> bool:
         """Whether there is a front in place of a ranking."""
         return self.plan.config.goal.target is OptimizationTarget.PARETO
+
+    @property
+    def model_sha256(self) -> str | None:
+        """The digest of the model's files; None: the model ships with the engine."""
+        return None if self.plan.model_files is None else self.plan.model_files.sha256
+
+    def planned_fact(self, *, at: float) -> Planned:
+        """The fact that it was planned.
+
+        Args:
+            at: seconds that the sweep has run for.
+        """
+        return Planned(
+            at=at,
+            digest=self.plan.digest,
+            trace_sha256=None if self.trace is None else self.trace.sha256,
+            model_sha256=self.model_sha256,
+            versions=self.versions,
+            planning_seconds=self.planning_seconds,
+            branches=[
+                PlannedBranch(
+                    branch=space.mode,
+                    backends=[str(entry) for entry in space.backend.entries],
+                    configurations=len(space.pool),
+                    parameters=[parameter.name for parameter in space.parameters],
+                )
+                for space in self.plan.branches
+            ],
+        )
+
+    def check_unchanged(self) -> str | None:
+        """See that it can be gone on with as it was begun, if it was.
+
+        Returns:
+            What the user should know, where an older version has noted no digest of the model.
+
+        Raises:
+            SpicaError: the engine, the trace, the model or the plan is another one by now.
+        """
+        past, versions = self.past.planned, self.versions
+        if past is None:
+            return None
+        if past.versions != versions:
+            changed = sorted(
+                name
+                for name in past.versions.keys() | versions.keys()
+                if past.versions.get(name) != versions.get(name)
+            )
+            was = ", ".join(f"{name} {past.versions.get(name, 'missing')}" for name in changed)
+            raise SpicaError(
+                f"the sweep was begun with another engine: {was}; what two engines measure cannot"
+                " be compared: go on with that one, or run the sweep's config.yaml anew"
+            )
+        if past.trace_sha256 != (None if self.trace is None else self.trace.sha256):
+            raise SpicaError(
+                "workload.trace_path: the trace has changed since the sweep was begun, or another"
+                " version read other fields of it: put back the one that it was begun with, or run"
+                " the sweep's config.yaml anew"
+            )
+        if past.model_sha256 not in (None, self.model_sha256):
+            raise SpicaError(
+                "search_space.model_name: the model's folder has changed since the sweep was begun:"
+                " put back the one that it was begun with, or run the sweep's config.yaml anew"
+            )
+        if past.digest != self.plan.digest:
+            raise SpicaError(
+                "what would be searched is no longer what it was when the sweep was begun, as after"
+                " an update of this program, of the model or of performance data: run the sweep's"
+                " config.yaml anew"
+            )
+        if past.model_sha256 is not None or self.plan.model_files is None:
+            return None
+        return (
+            "warning: search_space.model_name: the version that has begun this sweep did not note"
+            " what the model's folder held; if that has changed since, run the sweep's config.yaml"
+            " anew"
+        )
 
     @asynccontextmanager
     async def open_proposer(self, space: BranchSpace) -> AsyncIterator[Proposer]:

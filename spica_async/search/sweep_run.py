@@ -78,9 +78,7 @@ class SweepRun:
         self._began: float | None = None
         self._search_began = 0.0
         self._branches = Branches(
-            sweep_id=sweep.sweep_id,
-            plan=sweep.plan,
-            trace=sweep.trace,
+            sweep,
             log=log,
             observer=observers,
             elapsed=self._elapsed,

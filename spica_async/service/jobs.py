@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Protocol
 
 from schemas.config import SmartSearchConfig
-from schemas.journal import Planned, PlannedBranch
-from schemas.messages import TraceLoad
 from spica_async.config.inputs import Inputs
 from spica_async.errors import InputError, SpicaError
 from spica_async.journal import Journal, Lease, StatusUpdate, SweepRow
@@ -21,13 +19,11 @@ from spica_async.journal.leases import new_lease, take
 from spica_async.journal.opening import JournalOptions, opened
 from spica_async.journal.port import NewSweep
 from spica_async.places import check_folder
-from spica_async.plan.types import SweepPlan
 from spica_async.report.folder import config_document, new_sweep_id
 from spica_async.report.folder_writer import FolderWriter
 from spica_async.search.events.pending import PendingEvents, listed, submitted_event
 from spica_async.search.fact_log import SweepLog
 from spica_async.search.past_runs import PastRuns
-from spica_async.search.sweep import Sweep
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,85 +256,3 @@ def check_root(root: Path) -> None:
         shown = os.fsencode(path).decode(errors="backslashreplace")
         raise InputError(f"--output: the path {shown} is not valid UTF-8") from None
     check_folder(f"--output {root}", path)
-
-
-def check_same(
-    past: Planned, plan: SweepPlan, *, trace: TraceLoad | None, versions: dict[str, str]
-) -> str | None:
-    """See that a sweep can be gone on with as it was begun.
-
-    Returns:
-        What the user should know, where an older version has noted no digest of the model.
-
-    Raises:
-        SpicaError: the engine, the trace, the model or the plan is another one by now.
-    """
-    if past.versions != versions:
-        changed = sorted(
-            name
-            for name in past.versions.keys() | versions.keys()
-            if past.versions.get(name) != versions.get(name)
-        )
-        was = ", ".join(f"{name} {past.versions.get(name, 'missing')}" for name in changed)
-        raise SpicaError(
-            f"the sweep was begun with another engine: {was}; what two engines measure cannot be"
-            " compared: go on with that one, or run the sweep's config.yaml anew"
-        )
-    if past.trace_sha256 != _trace_digest(trace):
-        raise SpicaError(
-            "workload.trace_path: the trace has changed since the sweep was begun, or another"
-            " version read other fields of it: put back the one that it was begun with, or run the"
-            " sweep's config.yaml anew"
-        )
-    model_sha256 = _model_digest(plan)
-    if past.model_sha256 not in (None, model_sha256):
-        raise SpicaError(
-            "search_space.model_name: the model's folder has changed since the sweep was begun: put"
-            " back the one that it was begun with, or run the sweep's config.yaml anew"
-        )
-    if past.digest != plan.digest:
-        raise SpicaError(
-            "what would be searched is no longer what it was when the sweep was begun, as after"
-            " an update of this program, of the model or of performance data: run the sweep's"
-            " config.yaml anew"
-        )
-    if past.model_sha256 is not None or plan.model_files is None:
-        return None
-    return (
-        "warning: search_space.model_name: the version that has begun this sweep did not note what"
-        " the model's folder held; if that has changed since, run the sweep's config.yaml anew"
-    )
-
-
-def _model_digest(plan: SweepPlan) -> str | None:
-    return None if plan.model_files is None else plan.model_files.sha256
-
-
-def _trace_digest(trace: TraceLoad | None) -> str | None:
-    return None if trace is None else trace.sha256
-
-
-def planned_fact(sweep: Sweep, *, at: float) -> Planned:
-    """What is written down of a plan.
-
-    Args:
-        sweep: as it was planned.
-        at: seconds that the sweep has run for.
-    """
-    return Planned(
-        at=at,
-        digest=sweep.plan.digest,
-        trace_sha256=_trace_digest(sweep.trace),
-        model_sha256=_model_digest(sweep.plan),
-        versions=sweep.versions,
-        planning_seconds=sweep.planning_seconds,
-        branches=[
-            PlannedBranch(
-                branch=space.mode,
-                backends=[str(entry) for entry in space.backend.entries],
-                configurations=len(space.pool),
-                parameters=[parameter.name for parameter in space.parameters],
-            )
-            for space in sweep.plan.branches
-        ],
-    )

@@ -30,7 +30,7 @@ from spica_async.search.past_runs import MEMORY_BUS, PastRuns
 from spica_async.search.stopping import SweepStop
 from spica_async.search.sweep import Sweep
 from spica_async.search.sweep_run import SweepRun
-from spica_async.service.jobs import Job, check_same, planned_fact
+from spica_async.service.jobs import Job
 from spica_async.service.outbox import Outbox, outbox_of
 from spica_async.service.trace_offers import offered
 from spica_async.traces.serve import TraceServer
@@ -121,7 +121,7 @@ async def run_job(
         if past.ended is not None:
             return await run.show_end(past.ended)
         if past.planned is None:
-            await opened.log.record(planned_fact(sweep, at=spent()), lambda: None)
+            await opened.log.record(sweep.planned_fact(at=spent()), lambda: None)
         return await run.run(
             context.bus,
             companion=_beside(outbox, companion(sweep.plan, opened.folder)),
@@ -156,25 +156,22 @@ async def _planned(
         trace = await stack.enter_async_context(offered(trace, context.broker, context.traces))
     before = spent()
     plan = await _plan(job, past, context.observer.planning, before)
-    planning_seconds = spent() - before
-    versions = engine_versions()
-    for note in plan_notes(plan):
-        context.observer.note(note)
-    if past.planned is not None:
-        doubt = check_same(past.planned, plan, trace=trace, versions=versions)
-        if doubt is not None:
-            context.observer.note(doubt)
-        planning_seconds += past.planned.planning_seconds
-    return Sweep(
+    planned_before = past.planned.planning_seconds if past.planned is not None else 0.0
+    sweep = Sweep(
         sweep_id=job.sweep_id,
         plan=plan,
         trace=trace,
         folder=job.folder,
-        versions=versions,
+        versions=engine_versions(),
         fingerprint=fingerprint,
-        planning_seconds=planning_seconds,
+        planning_seconds=planned_before + spent() - before,
         past=past,
     )
+    for note in plan_notes(plan):
+        context.observer.note(note)
+    if (doubt := sweep.check_unchanged()) is not None:
+        context.observer.note(doubt)
+    return sweep
 
 
 @asynccontextmanager

@@ -8,6 +8,7 @@ import random
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 from schemas.events import EvaluationStart, EvaluationStarted
@@ -35,6 +36,7 @@ from spica_async.search.branch import Branch
 from spica_async.search.branches import Branches, ProposerFactory
 from spica_async.search.fact_log import ResultT
 from spica_async.search.observer import Observer
+from spica_async.search.sweep import Sweep
 from spica_async.space.branch import BranchSpace
 from spica_async.space.parameters import Assignment, FloatParameter
 
@@ -285,9 +287,7 @@ async def run_search(
         parallel=plan.config.sweep.parallel_evals,
     ).open() as evaluations:
         search = Branches(
-            sweep_id="sweep",
-            plan=plan,
-            trace=None,
+            sweep_of(plan),
             log=NoLog(),
             observer=ledger,
             elapsed=lambda: 1.5,
@@ -299,6 +299,20 @@ async def run_search(
                 await stack.enter_async_context(worker.running())
             await _drive(run, open_proposer, evaluations, started)
     return run
+
+
+def sweep_of(plan: SweepPlan, **changes: Any) -> Sweep:
+    """A sweep of a plan; only its plan matters, unless there are changes."""
+    known: dict[str, Any] = {
+        "sweep_id": "sweep",
+        "plan": plan,
+        "trace": None,
+        "folder": Path("sweep"),
+        "versions": {},
+        "fingerprint": "engine",
+        "planning_seconds": 0.0,
+    }
+    return Sweep(**known | changes)
 
 
 async def _drive(

@@ -13,7 +13,7 @@ from unittest.mock import patch
 from support.faults.fates import WAIT_SECONDS, until
 from support.faults.workers import FINGERPRINT
 from support.planning import plan
-from support.searching import Ledger, NoLog
+from support.searching import Ledger, NoLog, sweep_of
 
 from schemas.config import Schedule
 from schemas.results import CandidateRecord, SweepResult
@@ -28,7 +28,6 @@ from spica_async.plan.types import SweepPlan
 from spica_async.report.folder_writer import FolderWriter
 from spica_async.search.observer import Observers
 from spica_async.search.stopping import SweepStop
-from spica_async.search.sweep import Sweep
 from spica_async.search.sweep_run import SweepRun
 
 _ROUNDS: Final = 3
@@ -193,15 +192,7 @@ async def sweeping(
                 states=states,
                 stop=SweepStop(grace_seconds=grace_seconds),
             )
-            sweep = Sweep(
-                sweep_id=sweep_id,
-                plan=found,
-                trace=None,
-                folder=results.path,
-                versions={},
-                fingerprint=FINGERPRINT,
-                planning_seconds=0.0,
-            )
+            sweep = sweep_of(found, sweep_id=sweep_id, folder=results.path, fingerprint=FINGERPRINT)
             run = SweepRun(sweep, NoLog(), Observers(results, running.ledger), stop=running.stop)
             running.task = asyncio.create_task(run.run(bus), name=sweep_id)
             try:

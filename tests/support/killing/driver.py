@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from support.killing.steps import Steps
 from support.planning import plan
-from support.searching import FakeWorker, Ledger, succeed_or_fail
+from support.searching import FakeWorker, Ledger, succeed_or_fail, sweep_of
 
 from schemas.journal import Planned
 from spica_async.bus.address import BrokerAddress
@@ -40,7 +40,6 @@ from spica_async.search.fact_log import SweepLog
 from spica_async.search.observer import Observers
 from spica_async.search.past_runs import MEMORY_BUS, PastRuns
 from spica_async.search.stopping import SweepStop
-from spica_async.search.sweep import Sweep
 from spica_async.service.jobs import new_sweep
 
 FINGERPRINT: Final = "engine"
@@ -162,14 +161,11 @@ async def _run(command: Command) -> None:
         ledger.on_record = lambda _: (
             stop.request() if len(ledger.records) == command.stop_at else None
         )
-        sweep = Sweep(
+        sweep = sweep_of(
+            found,
             sweep_id=command.sweep_id,
-            plan=found,
-            trace=None,
             folder=results.path,
-            versions={},
             fingerprint=FINGERPRINT,
-            planning_seconds=0.0,
             past=past,
         )
         run = sweep_run.SweepRun(

@@ -14,7 +14,7 @@ import pytest
 from structlog.testing import capture_logs
 from support.inline import Inline
 from support.lossy import Fault, LossyWorker
-from support.searching import FakeSampler, FakeWorker, Ledger, NoLog, succeed
+from support.searching import FakeSampler, FakeWorker, Ledger, NoLog, succeed, sweep_of
 from support.virtual_time import run_in_virtual_time
 
 from schemas.config import OptimizerSettings, SmartSearchConfig
@@ -37,7 +37,6 @@ from spica_async.report.folder_writer import FolderWriter
 from spica_async.search.branches import Branches
 from spica_async.search.observer import Observers
 from spica_async.search.stopping import SweepStop
-from spica_async.search.sweep import Sweep
 from spica_async.search.sweep_run import SweepRun
 
 SAMPLES = 6
@@ -73,14 +72,8 @@ def make_sweep(
         limits = config.sweep.model_copy(update={"max_seconds": max_seconds})
         limited = config.model_copy(update={"sweep": limits})
         changes.setdefault("plan", replace(plan, config=limited))
-        sweep = Sweep(
-            sweep_id="sweep",
-            trace=None,
-            folder=folder.path,
-            versions={"engine": "1"},
-            fingerprint="engine",
-            planning_seconds=0.5,
-            **changes,
+        sweep = sweep_of(
+            folder=folder.path, versions={"engine": "1"}, planning_seconds=0.5, **changes
         )
         observers = Observers(folder, ledger or Ledger())
         return SweepRun(sweep, NoLog(), observers, stop=stop or SweepStop())

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
+from support.searching import sweep_of
 
 from schemas.config import SmartSearchConfig
 from schemas.journal import Planned
@@ -14,8 +14,7 @@ from schemas.messages import ModelFiles
 from spica_async.engine.model_files import pack
 from spica_async.errors import SpicaError
 from spica_async.plan.types import SweepPlan
-from spica_async.search.sweep import Sweep
-from spica_async.service.jobs import check_same, planned_fact
+from spica_async.search.past_runs import PastRuns
 
 ONE, OTHER = pack({"config.json": "1"}), pack({"config.json": "2"})
 
@@ -33,21 +32,12 @@ PlanWith = Callable[[ModelFiles | None], SweepPlan]
 
 def begun_with(plan: SweepPlan) -> Planned:
     """As the journal gives it back."""
-    sweep = Sweep(
-        sweep_id="sweep",
-        plan=plan,
-        trace=None,
-        folder=Path("sweep"),
-        versions={},
-        fingerprint="engine",
-        planning_seconds=0.0,
-    )
-    fact = planned_fact(sweep, at=0.0)
+    fact = sweep_of(plan).planned_fact(at=0.0)
     return Planned.model_validate_json(fact.model_dump_json())
 
 
 def resume(past: Planned, plan: SweepPlan) -> str | None:
-    return check_same(past, plan, trace=None, versions={})
+    return sweep_of(plan, past=PastRuns(planned=past)).check_unchanged()
 
 
 @pytest.mark.parametrize("files", [None, ONE], ids=["shipped", "own"])
