@@ -21,8 +21,9 @@ from support.pki import why_missing as why_pki_missing
 from support.postgres import PostgresNode
 from support.postgres import why_missing as why_postgres_missing
 
-# How long an example takes depends on what else the machine does.
-settings.register_profile("spica", deadline=None)
+# How long an example takes depends on what else the machine does. Each run draws other examples, so
+# that few in each are many in a week.
+settings.register_profile("spica", deadline=None, max_examples=40)
 settings.load_profile("spica")
 
 

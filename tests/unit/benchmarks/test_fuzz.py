@@ -1,4 +1,4 @@
-"""A few hundred cases of the fuzz; `make fuzz` tries ten thousand of each kind."""
+"""Some cases of the fuzz; `make fuzz` tries ten thousand of each kind."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ def found(kind: str, seed: int, count: int) -> list[Finding]:
 
 
 def test_a_message_is_handled_or_counted() -> None:
-    assert found("messages", 1, 300) == []
+    assert found("messages", 1, 100) == []
 
 
 def test_a_document_is_read_or_refused_in_lines_that_name_the_place() -> None:
-    assert found("documents", 1, 400) == []
+    assert found("documents", 1, 120) == []
 
 
 def test_a_trace_is_read_or_refused_in_one_line() -> None:
     with traces.opened(trace_windows=lambda _path, _seconds: ["a window"]) as subject:
         outcomes = Counter(
-            subject.try_one(subject.make(case_random("traces", 1, case))) for case in range(200)
+            subject.try_one(subject.make(case_random("traces", 1, case))) for case in range(80)
         )
-    assert min(outcomes["sound"], outcomes["refused"]) > 20
+    assert min(outcomes["sound"], outcomes["refused"]) > 8
 
 
 @pytest.mark.slow

@@ -112,7 +112,7 @@ def values_of(parameter: Parameter) -> st.SearchStrategy[float | str]:
     return st.sampled_from(parameter.values)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=40)
 @given(st.data())
 def test_what_a_proposal_selects_is_selected_again_by_its_own_assignment(
     make_config: Callable[..., SmartSearchConfig],
@@ -132,7 +132,7 @@ def test_what_a_proposal_selects_is_selected_again_by_its_own_assignment(
     assert not projection.mode_projected
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=40)
 @given(st.data())
 def test_every_selection_of_the_space_has_an_assignment(
     make_config: Callable[..., SmartSearchConfig],

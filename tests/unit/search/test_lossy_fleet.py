@@ -30,7 +30,7 @@ FOREVER_SECONDS = 1e5
 @given(
     st.lists(st.sampled_from(Fault), max_size=30), st.integers(1, 3), st.sampled_from([1, 4, 20])
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_each_request_ends_with_exactly_one_result(
     faults: list[Fault], workers: int, parallel: int
 ) -> None:

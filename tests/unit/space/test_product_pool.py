@@ -56,7 +56,7 @@ def requests(draw: st.DrawFn, projector: ParallelConfigProjector) -> Assignment:
     return request
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=80)
 @given(st.data())
 def test_it_is_projected_onto_as_if_every_configuration_were_looked_at(data: st.DataObject) -> None:
     pool = data.draw(products().filter(len))

@@ -96,7 +96,7 @@ def _mutations() -> st.SearchStrategy[dict[str, Any]]:
 
 
 @given(mutation=_mutations(), data=st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_a_mutated_line_is_named(
     tmp_path_factory: pytest.TempPathFactory, mutation: dict[str, Any], data: st.DataObject
 ) -> None:
