@@ -81,7 +81,7 @@ class Record:
 
 
 class _Search:
-    """A sampler that is asked in batches and told at once, with what that cost."""
+    """A sampler that is asked in batches and shown results at once, with what that cost."""
 
     def __init__(self, problem: Problem, study: Study, sampler: Sampler) -> None:
         self.asks: list[Ask] = []
@@ -93,17 +93,17 @@ class _Search:
         self._sampler = sampler
 
     async def step(self) -> None:
-        """Ask for a batch, measure it and tell."""
+        """Ask for a batch, measure it and have it observed."""
         cpu_began, began = cpu_seconds(), time.perf_counter()
         suggestions = await self._sampler.ask(BATCH)
         self.asks.append(Ask(time.perf_counter() - began, cpu_seconds() - cpu_began))
         now, highest = memory_of_children()
         self.memory_mb.append(now)
         self.peak_mb = max(self.peak_mb, highest)
-        await self.tell(suggestions)
+        await self.observe(suggestions)
 
-    async def tell(self, suggestions: Sequence[Suggestion]) -> None:
-        """Measure suggestions and tell the sampler."""
+    async def observe(self, suggestions: Sequence[Suggestion]) -> None:
+        """Measure suggestions and have the sampler observe them."""
         objectives = self._study.objectives
         trials = []
         for suggestion in suggestions:
@@ -113,7 +113,7 @@ class _Search:
                 objective.name: value for objective, value in zip(objectives, values, strict=True)
             }
             trials.append(Trial(suggestion.number, suggestion.assignment, metrics))
-        await self._sampler.tell(trials)
+        await self._sampler.observe(trials)
 
 
 async def carry_out(task: Task, *, optuna_python: Path, log_folder: Path) -> Record:
@@ -138,7 +138,7 @@ async def carry_out(task: Task, *, optuna_python: Path, log_folder: Path) -> Rec
         search = _Search(problem, study, sampler)
         if task.part == "speed":
             placed = await sampler.place([draw(study, n) for n in range(task.trials)])
-            await search.tell(placed)
+            await search.observe(placed)
             steps = SPEED_ASKS
         else:
             steps = task.trials // BATCH

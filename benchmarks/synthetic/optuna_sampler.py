@@ -88,7 +88,7 @@ class OptunaSampler:
         """Not what is measured here."""
         raise NotImplementedError
 
-    async def tell(self, trials: Sequence[Trial]) -> None:
+    async def observe(self, trials: Sequence[Trial]) -> None:
         """Takes in what is known of pending suggestions."""
         told = [
             (trial.number, [trial.metrics[o.name] for o in self._study.objectives])

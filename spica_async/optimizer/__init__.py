@@ -1,1 +1,1 @@
-"""One Vizier study per branch, in a process of its own, behind ask and tell."""
+"""One Vizier study per branch, in a process of its own, behind `ask` and `observe`."""

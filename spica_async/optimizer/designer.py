@@ -53,7 +53,7 @@ class VizierDefaultDesigner:
     """Suggests with Vizier's GP-UCB-PE bandit just as Vizier sets it up; a `Designer`.
 
     Every ask builds a new bandit, whose randomness comes from the study and the ask's number, and
-    tells it the history. So any process suggests the same for the same request.
+    gives it the history. So any process suggests the same for the same request.
 
     Args:
         study: What to search.
@@ -77,7 +77,7 @@ class VizierDefaultDesigner:
 
     def _ask(self, bandit: VizierGPUCBPEBandit, request: AskRequest) -> list[Assignment]:
         # Only then it exploits what it knows with its first suggestion. That one of the pending
-        # suggestions was made later than one of the told ones says nothing about it.
+        # suggestions was made later than one of the observed ones says nothing about it.
         told_before = request.first if request.has_news else 0
         bandit.update(
             vza.CompletedTrials([to_completed(trial, told_before) for trial in request.history]),
@@ -91,7 +91,7 @@ class VizierDefaultDesigner:
 class FastDesigner(VizierDefaultDesigner):
     """Suggests with the same bandit, set up to compile rarely and to fit and search quickly.
 
-    Of a long history it hears the most telling trials. What stays from ask to ask is compiled
+    Of a long history it hears the most informative trials. What stays from ask to ask is compiled
     code alone.
     """
 
@@ -133,7 +133,9 @@ class FastDesigner(VizierDefaultDesigner):
 
     def _rehearse(self, rehearsal: Rehearsal, visit: Callable[[], None]) -> None:
         if rehearsal.explores is None:
-            compile_label_programs(rehearsal.told, len(self._study.objectives), rows=rehearsal.rows)
+            compile_label_programs(
+                rehearsal.observed, len(self._study.objectives), rows=rehearsal.rows
+            )
             return
         # The bandit throws a dice between its two acquisition functions; here it is loaded.
         explores = float(rehearsal.explores)

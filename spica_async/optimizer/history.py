@@ -1,4 +1,4 @@
-"""Which told trials a model is fitted to, once there are more than it can be fitted to in time."""
+"""Which trials a model is fitted to, once there are more than it can be fitted to in time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def most_telling(
     a function of the history alone, so that any process makes the same one.
 
     Args:
-        history: The trials told so far, by ascending number.
+        history: The trials observed so far, by ascending number.
         objectives: The study's objectives.
         limit: How many to keep.
 

@@ -1,4 +1,4 @@
-"""The trials of one study as its sampler knows them: told, and pending."""
+"""The trials of one study as its sampler knows them: observed, and pending."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spica_async.space.parameters import Assignment
 
 
 class TrialLedger:
-    """Numbers the suggestions of a study from 0, and holds each until and after it is told.
+    """Numbers the suggestions of a study from 0, and holds each until and after it is observed.
 
     Args:
         study: The study, which `check_study` has found sound.
@@ -76,20 +76,20 @@ class TrialLedger:
             self._told_before_last_ask = len(self._history)
         self._add(suggestions)
 
-    def tell(self, trials: Sequence[Trial]) -> None:
+    def observe(self, trials: Sequence[Trial]) -> None:
         """Takes in what is known of pending suggestions.
 
         Raises:
             ValueError: If a trial answers no pending suggestion, differs from it, or does not hold
                 one finite number per objective. Then none of `trials` is taken in.
         """
-        told = {trial.number: trial for trial in trials}
-        if len(told) < len(trials):
-            raise ValueError("a trial is told twice")
+        observed = {trial.number: trial for trial in trials}
+        if len(observed) < len(trials):
+            raise ValueError("a trial is observed twice")
         for trial in trials:
             self._check(trial)
-        self._history.update(told)
-        for number in told:
+        self._history.update(observed)
+        for number in observed:
             del self._pending[number]
 
     def _add(self, suggestions: Iterable[Suggestion]) -> None:

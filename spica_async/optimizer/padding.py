@@ -25,7 +25,7 @@ class Tier:
     are put together by NumPy, and what Vizier takes for unpadded features has all rows, too.
 
     Args:
-        rows: The number of rows: room for all trials, told, pending and to be suggested.
+        rows: The number of rows: room for all trials, observed, pending and to be suggested.
         visit: Called with each array. Whatever it raises ends the ask.
     """
 
@@ -56,7 +56,7 @@ class Tier:
                 features = features[~missing]
                 self._merged = len(features)
             else:
-                # Nothing tells which rows are real. What the other array tells is all that counts.
+                # Nothing says which rows are real. What the other array says is all that counts.
                 features = features[: self.rows]
         elif not features.shape[1]:
             features = np.zeros((self.rows, 0), dtype=features.dtype)
@@ -65,8 +65,8 @@ class Tier:
     def pad_labels(self, labels: types.Array) -> types.PaddedArray:
         """Returns labels, shape (trials, objectives), padded to (rows, objectives).
 
-        As many trials as rows, or more, are told labels and then a zero for each row; of them as
-        many stay as features did.
+        As many trials as rows, or more, are observed labels and then a zero for each row; of
+        them as many stay as features did.
         """
         self._visit()
         if len(labels) >= self.rows:
@@ -100,13 +100,14 @@ class ExactLabels(types.PaddedArray):  # type: ignore[misc]  # As above.
         return np.asarray(self.padded_array)[: int(self._original_shape[0])]
 
 
-def compile_label_programs(told: int, objectives: int, rows: int) -> None:
-    """Compiles what the bandit runs on the labels of `told` trials outside of our reach.
+def compile_label_programs(observed: int, objectives: int, rows: int) -> None:
+    """Compiles what the bandit runs on the labels of `observed` trials outside of our reach.
 
-    These few are the only programs whose shapes follow the number of told trials: Vizier pads the
-    labels itself once it has warped them, cuts them again, and joins them to those of the pending.
+    These few are the only programs whose shapes follow the number of observed trials: Vizier pads
+    the labels itself once it has warped them, cuts them again, and joins them to those of the
+    pending.
     """
     labels = types.PaddedArray.from_array(
-        np.zeros((told, objectives)), (rows, objectives), fill_value=jnp.asarray(np.nan)
+        np.zeros((observed, objectives)), (rows, objectives), fill_value=jnp.asarray(np.nan)
     )
     jnp.concatenate([labels.unpad(), jnp.zeros((rows, objectives))], axis=0)

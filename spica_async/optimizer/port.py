@@ -55,7 +55,7 @@ class Sampler(Protocol):
     async def ask(self, count: int) -> list[Suggestion]:
         """Proposes `count` assignments, numbered on from the last ask.
 
-        A suggestion is pending from here until its trial is told; later asks explore around it.
+        A suggestion is pending from here until its trial is observed; later asks explore around it.
 
         Raises:
             ValueError: If `count` is below 1.
@@ -71,7 +71,7 @@ class Sampler(Protocol):
     async def restore(self, suggestions: Sequence[Suggestion], *, asked: bool) -> None:
         """Takes in, as pending, what an earlier sampler of the same study was asked for or given.
 
-        Done in the order in which it happened, with what was told in between, this sampler then
+        Done in the order in which it happened, with what was observed in between, this sampler then
         proposes what that one would have.
 
         Args:
@@ -82,7 +82,7 @@ class Sampler(Protocol):
             ValueError: If they are not the next ones, or the study does not allow one of them.
         """
 
-    async def tell(self, trials: Sequence[Trial]) -> None:
+    async def observe(self, trials: Sequence[Trial]) -> None:
         """Takes in what is known of pending suggestions, in any order.
 
         Raises:

@@ -1,4 +1,4 @@
-"""The sampler of one branch: an optimizer in a process of its own, behind ask and tell."""
+"""The sampler of one branch: an optimizer in a process of its own, behind `ask` and `observe`."""
 
 from __future__ import annotations
 
@@ -51,7 +51,8 @@ class SamplerProcess:
         suggest_timeout_seconds: Longest wait for the answer to one ask, in seconds.
         designer: Import path, `module:name`, of the factory of what runs in the process.
         seeds: How many trials, placed ones among them, are spread over the space before the
-            process is asked, and not one more unless no result is told yet. With 0 it makes all.
+            process is asked, and not one more unless no result is observed yet. With 0 it makes
+            all.
         max_memory_mb: Resident memory at which a process is replaced, in MiB.
         log_path: Where the process's stderr is appended; nowhere if None.
 
@@ -156,14 +157,14 @@ class SamplerProcess:
         """
         self._ledger.restore(suggestions, asked=asked)
 
-    async def tell(self, trials: Sequence[Trial]) -> None:
-        """Takes in what is known of pending suggestions; see `Sampler.tell`.
+    async def observe(self, trials: Sequence[Trial]) -> None:
+        """Takes in what is known of pending suggestions; see `Sampler.observe`.
 
         Raises:
             ValueError: If a trial answers no pending suggestion, differs from it, or does not hold
                 one finite number per objective. Then none of `trials` is taken in.
         """
-        self._ledger.tell(trials)
+        self._ledger.observe(trials)
 
     def _seeds_of(self, request: AskRequest) -> int:
         """Returns how many of the suggestions that are asked for need no model."""

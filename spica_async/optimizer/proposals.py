@@ -57,13 +57,13 @@ class PastProposals:
 
 
 @dataclass(frozen=True, slots=True)
-class PastTold:
-    """What was told at once before a sweep was resumed."""
+class PastObserved:
+    """What was observed at once before a sweep was resumed."""
 
-    told: Verdicts
+    observed: Verdicts
 
 
-Past = Sequence[PastProposals | PastTold]
+Past = Sequence[PastProposals | PastObserved]
 
 
 class Proposer(Protocol):
@@ -79,7 +79,7 @@ class Proposer(Protocol):
     async def instead_of(self, duplicates: Sequence[Proposal], claim: Claim) -> list[Proposal]:
         """Proposals of samples that nobody has, at most one for each of these; maybe none."""
 
-    async def tell(self, told: Verdicts) -> None:
+    async def observe(self, verdicts: Verdicts) -> None:
         """Take in what proposals measured."""
 
     async def restore(self, past: Past) -> None:
@@ -198,10 +198,10 @@ class StudyProposer:
         )
 
     async def restore(self, past: Past) -> None:
-        """Let the sampler know all that was asked of another one, placed and told."""
+        """Let the sampler know all that another one was asked for, given and shown."""
         for event in past:
-            if isinstance(event, PastTold):
-                await self.tell(event.told)
+            if isinstance(event, PastObserved):
+                await self.observe(event.observed)
                 continue
             self._begun = True
             placed = sum(one.source == "warm_start" for one in event.proposals)
@@ -211,9 +211,9 @@ class StudyProposer:
                 asked=any(one.source in {"optimizer", "stand_in"} for one in event.proposals),
             )
 
-    async def tell(self, told: Verdicts) -> None:
-        """Tell the sampler, with the projection kept beside each trial."""
-        await self._sampler.tell(
+    async def observe(self, verdicts: Verdicts) -> None:
+        """Pass trials on to the sampler, with the projection kept beside each trial."""
+        await self._sampler.observe(
             [
                 Trial(
                     proposal.number,
@@ -221,7 +221,7 @@ class StudyProposer:
                     metrics,
                     proposal.projection.as_metadata() if proposal.projection else {},
                 )
-                for proposal, metrics in told
+                for proposal, metrics in verdicts
             ]
         )
 
@@ -241,7 +241,7 @@ class EnumeratedProposer:
 
     @property
     def stats(self) -> SamplerStats:
-        """What was asked so far; making a list takes no time worth telling."""
+        """What was asked so far; making a list takes no time."""
         return self._stats
 
     async def propose(self, count: int) -> list[Proposal]:
@@ -260,7 +260,7 @@ class EnumeratedProposer:
         """None: a list holds no duplicates."""
         return []
 
-    async def tell(self, told: Verdicts) -> None:
+    async def observe(self, verdicts: Verdicts) -> None:
         """A list learns nothing."""
 
     async def restore(self, past: Past) -> None:

@@ -60,11 +60,11 @@ class RandomSampler:
         """
         self._ledger.restore(suggestions, asked=asked)
 
-    async def tell(self, trials: Sequence[Trial]) -> None:
-        """Takes in what is known of pending suggestions; see `Sampler.tell`.
+    async def observe(self, trials: Sequence[Trial]) -> None:
+        """Takes in what is known of pending suggestions; see `Sampler.observe`.
 
         Raises:
             ValueError: If a trial answers no pending suggestion, differs from it, or does not hold
                 one finite number per objective. Then none of `trials` is taken in.
         """
-        self._ledger.tell(trials)
+        self._ledger.observe(trials)

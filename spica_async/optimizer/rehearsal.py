@@ -23,30 +23,30 @@ class Rehearsal:
 
     Attributes:
         rows: padded rows of the tier that they are for.
-        told: trials told, for programs of the labels; others are the same for any number.
+        observed: trials observed, for programs of the labels; others are the same for any number.
         explores: which acquisition function they belong to; None for those of the labels.
     """
 
     rows: int
-    told: int
+    observed: int
     explores: bool | None
 
 
 def rehearsals_after(request: AskRequest) -> Iterator[Rehearsal]:
     """Yields what the asks after `request` may need, the most urgent first.
 
-    The next ask is taken to be for as many suggestions. By then all trials have been told, or, if
-    some were pending at this ask already, any part of them.
+    The next ask is taken to be for as many suggestions. By then all trials have been observed, or,
+    if some were pending at this ask already, any part of them.
     """
     made = request.first + request.count
-    told = fitted_count(made, request.count)
-    rows = rows_for(told + request.count)
+    observed = fitted_count(made, request.count)
+    rows = rows_for(observed + request.count)
     for explores in (False, True):
         yield Rehearsal(rows, 0, explores)
-    fewest = len(request.history) + 1 if request.pending else told
-    for count in range(told, min(told, fewest) - 1, -1):
+    fewest = len(request.history) + 1 if request.pending else observed
+    for count in range(observed, min(observed, fewest) - 1, -1):
         yield Rehearsal(rows, count, None)
-    if told + request.count > _NEARLY_FULL * rows and rows < LARGEST_FITTED_TIER:
+    if observed + request.count > _NEARLY_FULL * rows and rows < LARGEST_FITTED_TIER:
         for explores in (False, True):
             yield Rehearsal(2 * rows, 0, explores)
 

@@ -19,17 +19,17 @@ def rows_for(trials: int) -> int:
     return rows
 
 
-def fitted_count(told: int, others: int) -> int:
-    """Returns how many of the told trials a model is fitted to.
+def fitted_count(observed: int, others: int) -> int:
+    """Returns how many of the observed trials a model is fitted to.
 
     All of them, as long as they have room in the largest tier. Then one number for all asks of a
     usual size, or half of that tier for wider ones, so that their programs can be shared.
 
     Args:
-        told: Trials told.
+        observed: Trials observed.
         others: Trials pending, and asked for.
     """
-    if told + others <= LARGEST_FITTED_TIER:
-        return told
+    if observed + others <= LARGEST_FITTED_TIER:
+        return observed
     room = _USUAL_OTHERS if others <= _USUAL_OTHERS else LARGEST_FITTED_TIER // 2
-    return min(told, LARGEST_FITTED_TIER - room)
+    return min(observed, LARGEST_FITTED_TIER - room)

@@ -34,7 +34,7 @@ class Study:
 class Suggestion:
     """One proposed assignment; `number` counts a branch's suggestions from 0.
 
-    `stand_in` tells why a quasi-random draw stands in for the optimizer's proposal, if one does.
+    `stand_in` says why a quasi-random draw stands in for the optimizer's proposal, if one does.
     """
 
     number: int
@@ -44,7 +44,7 @@ class Suggestion:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A suggestion with what is known of it, to be told to the sampler.
+    """A suggestion with what is known of it, for the sampler to observe.
 
     `metrics` holds one finite raw value per objective, or is None when the trial was infeasible or
     failed; `metadata` is kept with the trial under the namespace `spica_projection`.

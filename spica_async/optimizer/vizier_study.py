@@ -41,13 +41,13 @@ def to_problem(study: Study) -> vz.ProblemStatement:
 
 
 def to_completed(trial: Trial, told_before: int) -> vz.CompletedTrial:
-    """Returns a told trial for Vizier.
+    """Returns an observed trial for Vizier.
 
     The designer compares times to see whether it has learnt anything since the pending trials were
     made. Clocks would make its proposals differ from run to run, so numbers are times.
 
     Args:
-        trial: What was told.
+        trial: What was observed.
         told_before: Number of the first suggestion that was made with this known.
     """
     time = _time_of(told_before)

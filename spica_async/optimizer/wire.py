@@ -30,7 +30,7 @@ MAX_ANSWER_BYTES = 16 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """What a process is told first.
+    """What a process is sent first.
 
     Attributes:
         study: What it is to search.
@@ -51,9 +51,9 @@ class AskRequest:
     Attributes:
         first: Number of the first suggestion to be made; it names the ask.
         count: How many suggestions to make.
-        history: The trials told so far, by ascending number.
-        pending: The suggestions not told yet, by ascending number.
-        has_news: Whether anything was told after the ask before this one.
+        history: The trials observed so far, by ascending number.
+        pending: The suggestions not observed yet, by ascending number.
+        has_news: Whether anything was observed after the ask before this one.
     """
 
     first: int
@@ -65,7 +65,7 @@ class AskRequest:
 
 @dataclass(frozen=True, slots=True)
 class PrepareRequest:
-    """Tells a process which ask was answered without it, so that it can prepare for the next."""
+    """Says which ask was answered without it, so that it can prepare for the next."""
 
     answered: AskRequest
 

@@ -236,7 +236,7 @@ class BranchDriver:
         # Were this lost, the proposer would observe the same once more.
         verdicts = self.branch.observed(observations)
         self._log.note(fact)
-        await running.proposer.tell(verdicts)
+        await running.proposer.observe(verdicts)
         await self._conclude_if_lost()
         await self._after_observed()
 

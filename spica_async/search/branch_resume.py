@@ -9,7 +9,7 @@ from typing import assert_never
 from schemas.journal import BranchFact, Concluded, Measured, Observed, Requested, Suggested
 from spica_async.errors import SpicaError
 from spica_async.optimizer.port import SamplerStats
-from spica_async.optimizer.proposals import Past, PastProposals, PastTold, Proposal, proposal_of
+from spica_async.optimizer.proposals import Past, PastObserved, PastProposals, Proposal, proposal_of
 from spica_async.search.branch import Branch
 from spica_async.search.schedule.state import Observation
 
@@ -34,7 +34,7 @@ class BranchRestorer:
     """Applies the facts of one branch in their order, to a branch that has not begun."""
 
     branch: Branch
-    _past: list[PastProposals | PastTold] = field(default_factory=list)
+    _past: list[PastProposals | PastObserved] = field(default_factory=list)
     _unobserved: dict[int, Observation] = field(default_factory=dict)
     _duplicates: Sequence[Proposal] = ()
 
@@ -71,7 +71,7 @@ class BranchRestorer:
                 self._owe(self.branch.measured(fact))
             case Observed():
                 observations = [self._unobserved.pop(number) for number in fact.numbers]
-                self._past.append(PastTold(self.branch.observed(observations)))
+                self._past.append(PastObserved(self.branch.observed(observations)))
             case Concluded():
                 self._owe(self.branch.concluded(fact.by))
             case _:

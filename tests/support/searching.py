@@ -174,7 +174,7 @@ class FakeSampler:
         assert [one.number for one in suggestions][:1] == [self.asked]
         self.asked += len(suggestions)
 
-    async def tell(self, trials: Sequence[Trial]) -> None:
+    async def observe(self, trials: Sequence[Trial]) -> None:
         await asyncio.sleep(0)
         self.history += trials
 
@@ -207,7 +207,7 @@ class ScriptedSampler:
     async def restore(self, suggestions: Sequence[Suggestion], *, asked: bool) -> None:
         self.asked += len(suggestions)
 
-    async def tell(self, trials: Sequence[Trial]) -> None:
+    async def observe(self, trials: Sequence[Trial]) -> None:
         if self.on_tell is not None:
             await self.on_tell(trials)
         self.history += trials

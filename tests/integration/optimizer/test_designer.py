@@ -81,7 +81,7 @@ async def test_a_round_of_seeds_and_a_suggestion_of_the_model() -> None:
         check(study, [s.assignment for s in seeds], 8)
         assert len({str(s.assignment) for s in seeds}) == 8
         trials = [trial_of(study, s) for s in seeds[:-1]]
-        await sampler.tell([*trials, Trial(7, seeds[7].assignment, None, {"distance": 0.5})])
+        await sampler.observe([*trials, Trial(7, seeds[7].assignment, None, {"distance": 0.5})])
         (suggestion,) = await sampler.ask(1)
     assert suggestion.stand_in is None
     assert suggestion.number == 8
@@ -221,7 +221,7 @@ async def suggested(study: Study, *, replace_always: bool) -> list[Suggestion]:
             trials = [trial_of(study, made[number]) for number in told]
             if 7 in told:
                 trials[-1] = Trial(7, made[7].assignment, None)
-            await sampler.tell(trials)
+            await sampler.observe(trials)
     assert sampler.stats.stand_ins == 0
     # The first ask is for seeds, which need no process.
     assert sampler.stats.restarts == (3 if replace_always else 0)

@@ -77,9 +77,9 @@ async def test_numbers_count_up_and_the_history_goes_along() -> None:
     async with sampler_with("Honest") as sampler:
         port: Sampler = sampler
         first = await port.ask(3)
-        await port.tell([measured(first[2]), failed(first[0])])
+        await port.observe([measured(first[2]), failed(first[0])])
         second = await port.ask(2)
-        await port.tell([measured(first[1]), *map(measured, second)])
+        await port.observe([measured(first[1]), *map(measured, second)])
         (third,) = await port.ask(1)
     assert [s.number for s in [*first, *second, third]] == [0, 1, 2, 3, 4, 5]
     assert [s.assignment["x"] for s in (first[0], second[1], third)] == pytest.approx(
@@ -166,7 +166,7 @@ async def test_a_fault_is_answered_by_draws_and_a_new_process(designer: str, rea
 async def test_what_was_told_is_told_again_after_a_fault() -> None:
     async with sampler_with("HangLater") as sampler:
         first = await sampler.ask(2)
-        await sampler.tell([measured(first[0])])
+        await sampler.observe([measured(first[0])])
         sampler._timeout = 0.2
         sampler._designer = "misbehaving:Honest"
         (late,) = await sampler.ask(1)
@@ -323,10 +323,10 @@ async def test_a_wrong_telling_is_refused_and_none_of_it_taken_in() -> None:
             ),
         ):
             with pytest.raises(ValueError, match=complaint):
-                await sampler.tell(trials)
-        await sampler.tell([measured(a), measured(b)])
+                await sampler.observe(trials)
+        await sampler.observe([measured(a), measured(b)])
         with pytest.raises(ValueError, match="trial 0 answers no pending suggestion"):
-            await sampler.tell([measured(a)])
+            await sampler.observe([measured(a)])
 
 
 async def test_the_first_trials_need_no_answer_of_the_process() -> None:
@@ -350,7 +350,7 @@ async def test_placed_trials_are_among_the_seeds() -> None:
         (first,) = await sampler.ask(1)
         placed = await sampler.place([{"x": i / 4, "n": 1} for i in range(3)])
         assert [suggestion.number for suggestion in placed] == [1, 2, 3]
-        await sampler.tell([measured(first), *map(measured, placed[:2]), failed(placed[2])])
+        await sampler.observe([measured(first), *map(measured, placed[:2]), failed(placed[2])])
         assert not await asked_process(sampler)
         assert not await asked_process(sampler)
         (suggestion,) = await sampler.ask(1)
@@ -361,7 +361,7 @@ async def test_placed_trials_are_among_the_seeds() -> None:
 async def test_an_ask_across_the_last_seed_asks_the_process_for_the_rest() -> None:
     async with sampler_with("Honest", seeds=6) as sampler:
         first = await sampler.ask(4)
-        await sampler.tell([measured(first[0])])
+        await sampler.observe([measured(first[0])])
         mixed = await sampler.ask(5)
         assert [suggestion.number for suggestion in mixed] == [4, 5, 6, 7, 8]
         assert mixed[:2] == [Suggestion(number, draw(STUDY, number)) for number in (4, 5)]
@@ -383,7 +383,7 @@ async def test_a_model_needs_one_told_trial_at_least() -> None:
     async with sampler_with("Honest", seeds=8) as sampler:
         suggestions = await sampler.ask(16)
         assert not await asked_process(sampler)
-        await sampler.tell([failed(suggestions[9])])
+        await sampler.observe([failed(suggestions[9])])
         assert await asked_process(sampler)
 
 

@@ -60,7 +60,7 @@ class Steps:
         for bus in (MemoryBus, RabbitBus):
             for method in ("publish", "broadcast", "delete_queue"):
                 self.around(bus, method)
-        for method in ("ask", "place", "tell", "restore"):
+        for method in ("ask", "place", "observe", "restore"):
             self.around(RandomSampler, method)
         for method in ("evaluated", "resumed", "ended"):
             self.before(FolderWriter, method)

@@ -31,7 +31,7 @@ class FakeSampler:
     async def restore(self, suggestions: Sequence[Suggestion], *, asked: bool) -> None:
         raise AssertionError("nothing is to be restored")
 
-    async def tell(self, trials: Sequence[Trial]) -> None:
+    async def observe(self, trials: Sequence[Trial]) -> None:
         self.told += trials
 
 
@@ -57,7 +57,7 @@ def test_a_study_hears_of_each_trial_with_its_projection(space: BranchSpace) -> 
     sampler = FakeSampler()
     proposer = StudyProposer(space, sampler)
     first, second = asyncio.run(proposer.propose(2))
-    asyncio.run(proposer.tell([(second, {"objective": 1.0}), (first, None)]))
+    asyncio.run(proposer.observe([(second, {"objective": 1.0}), (first, None)]))
     assert first.projection is not None
     metadata = first.projection.as_metadata()
     assert sampler.told == [
@@ -70,7 +70,7 @@ def test_a_list_proposes_every_selection_once_in_an_order_of_the_seed(space: Bra
     async def in_batches(seed: int) -> list[Proposal]:
         proposer = EnumeratedProposer(space, seed=seed)
         proposals = [*await proposer.propose(1), *await proposer.propose(3)]
-        await proposer.tell([(proposal, None) for proposal in proposals])
+        await proposer.observe([(proposal, None) for proposal in proposals])
         assert (proposer.stats.asks, proposer.stats.suggestions) == (2, 4)
         assert proposer.stats.suggest_seconds == 0.0
         return proposals

@@ -46,9 +46,9 @@ async def test_placed_trials_are_numbered_on_and_told_like_others() -> None:
     assert placed == [Suggestion(1, OWN), Suggestion(2, {"x": 1.0, "n": 1})]
     assert list(placed[0].assignment) == ["x", "n"]
     assert await sampler.ask(1) == [Suggestion(3, draw(STUDY, 3))]
-    await sampler.tell([Trial(1, OWN, {"throughput": 1.0})])
+    await sampler.observe([Trial(1, OWN, {"throughput": 1.0})])
     with pytest.raises(ValueError, match="trial 1 answers no pending suggestion"):
-        await sampler.tell([Trial(1, OWN, None)])
+        await sampler.observe([Trial(1, OWN, None)])
     assert (sampler.stats.asks, sampler.stats.suggestions) == (2, 2)
 
 
@@ -107,12 +107,12 @@ class LedgerMachine(RuleBasedStateMachine):
         trial = Trial(number, self.assignment(number), metrics)
         sound = value is None or math.isfinite(value)
         if number < len(self.told) and not self.told[number] and sound:
-            self.ledger.tell([trial])
+            self.ledger.observe([trial])
             self.told[number] = True
             self.is_news = True
         else:
             with pytest.raises(ValueError, match=f"trial {number}"):
-                self.ledger.tell([trial])
+                self.ledger.observe([trial])
 
     @invariant()
     def every_trial_is_either_told_or_pending(self) -> None:

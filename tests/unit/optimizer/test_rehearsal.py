@@ -48,7 +48,7 @@ def test_after_a_round_the_next_one_is_prepared() -> None:
 
 
 def test_while_trials_are_pending_any_part_of_them_may_be_told_next() -> None:
-    labels = [r.told for r in rehearsals_after(ask(10, 3, 2)) if r.explores is None]
+    labels = [r.observed for r in rehearsals_after(ask(10, 3, 2)) if r.explores is None]
     assert labels == [15, 14, 13, 12, 11]
 
 

@@ -89,9 +89,9 @@ class TestContinuous:
         in_flight: list[int] = []
 
         class Watching(FakeSampler):
-            async def tell(self, trials: Sequence[Trial]) -> None:
+            async def observe(self, trials: Sequence[Trial]) -> None:
                 in_flight.append(self.asked - len(self.history) - len(trials))
-                await super().tell(trials)
+                await super().observe(trials)
 
         run = await run_search(plan, slots=4, make_sampler=Watching)
         assert run.branch.state.phase is Phase.COMPLETED
