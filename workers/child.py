@@ -1,21 +1,16 @@
 """The process inside a slot: imports an evaluator once and runs one evaluation after the other.
 
-Started by `workers.process` as `python -m workers.child FD EVALUATOR [WARM_UP]`. Both ways over the
-socket FD goes one JSON document a line: out first an empty error once the evaluator is imported
-(or what went wrong), then two for each `EvaluationRequest` that came in: an empty error again once
-all is set up for it, which is when its time begins, and a `Measurement`.
+Started by its slot as `python -m workers.child EVALUATOR [WARM_UP]`. It sends frames of JSON: first
+a `ChildGreeting` once the evaluator is imported (or what went wrong), then two for each
+`EvaluationRequest` that came in: a greeting again once all is set up for it, which is when its
+time begins, and a `Measurement`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 import pkgutil
-import queue
-import signal
-import socket
 import sys
-import threading
 import traceback
 from collections.abc import Callable
 from typing import NoReturn
@@ -23,6 +18,7 @@ from typing import NoReturn
 from pydantic import BaseModel
 
 from schemas.messages import EvaluationRequest, Measurement
+from spica_async.processes.parent import Parent
 
 Evaluator = Callable[[EvaluationRequest], Measurement]
 SetUp = Callable[[EvaluationRequest], object]
@@ -41,15 +37,9 @@ class ChildGreeting(BaseModel):
     error: str | None = None
 
 
-def main(channel_fd: int, evaluator_path: str, warm_up_path: str | None = None) -> NoReturn:
-    """Serve requests until the other end of the channel is closed, which ends the process."""
-    # Ctrl-C is for the supervisor, who decides what becomes of a running evaluation.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # What the evaluator starts must not hold the channel open.
-    os.set_inheritable(channel_fd, False)  # noqa: FBT003 - positional in the standard library
-    channel = socket.socket(fileno=channel_fd)
-    requests: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-    threading.Thread(target=_receive, args=(channel, requests), daemon=True).start()
+def main(evaluator_path: str, warm_up_path: str | None = None) -> NoReturn:
+    """Serve requests until the parent ends this process."""
+    parent = Parent()
     greeting = ChildGreeting()
     set_up: SetUp | None = None
     try:
@@ -59,16 +49,16 @@ def main(channel_fd: int, evaluator_path: str, warm_up_path: str | None = None) 
     except Exception as error:  # noqa: BLE001 - whatever a module does at import; it is reported
         traceback.print_exc()
         greeting = ChildGreeting(error=_one_line(error))
-    _send(channel, greeting.model_dump_json())
-    # After a failed start nobody sends requests: this waits for the channel's end.
+    parent.send(greeting.model_dump_json().encode())
+    # After a failed start no request comes: this waits for the parent to end it.
     while True:
-        request = EvaluationRequest.model_validate_json(requests.get())
+        request = EvaluationRequest.model_validate_json(parent.receive().payload)
         if set_up is not None:
             # The evaluation meets the same trouble, and can answer with it.
             with contextlib.suppress(BaseException):
                 set_up(request)
-        _send(channel, ChildGreeting().model_dump_json())
-        _send(channel, measure(evaluate, request))
+        parent.send(ChildGreeting().model_dump_json().encode())
+        parent.send(measure(evaluate, request).encode())
 
 
 def measure(evaluate: Callable[[EvaluationRequest], object], request: EvaluationRequest) -> str:
@@ -100,22 +90,5 @@ def _one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}"[:_MAX_DETAIL_CHARACTERS]
 
 
-def _receive(channel: socket.socket, requests: queue.SimpleQueue[bytes]) -> None:
-    """Hand requests on; a thread of its own, since the supervisor may go during an evaluation."""
-    with channel.makefile("rb") as lines:
-        try:
-            for line in lines:
-                requests.put(line)
-        except ConnectionError:
-            pass  # Another way to learn that the supervisor is gone.
-        finally:
-            # Takes along what the evaluator started.
-            os.killpg(os.getpgrp(), signal.SIGKILL)
-
-
-def _send(channel: socket.socket, document: str) -> None:
-    channel.sendall(document.encode() + b"\n")
-
-
 if __name__ == "__main__":
-    main(int(sys.argv[1]), *sys.argv[2:])
+    main(*sys.argv[1:])

@@ -20,6 +20,10 @@ class UnavailableError(Exception):
     cause: ClassVar[Cause]
 
 
+class ChildStartError(Exception):
+    """A child could not be brought to take requests."""
+
+
 MAX_CHILD_DEATHS = 3
 """After so many the evaluation itself is taken to be what kills its child."""
 

@@ -22,8 +22,7 @@ from spica_async.bus.topology import declare, requests_queue
 from spica_async.engine.versions import engine_fingerprint
 from spica_async.errors import InputError, SpicaError, first_cause
 from spica_async.processes.signals import Interrupts
-from workers.port import TraceProvider
-from workers.process import ChildStartError
+from workers.port import ChildStartError, TraceProvider
 from workers.settings import ChildSettings, default_slots, slots_that_fit
 from workers.supervisor import DEFAULT_HEARTBEAT_SECONDS, Supervisor
 

@@ -20,9 +20,8 @@ from spica_async.bus.port import (
     QueueNotFoundError,
 )
 from workers.handling import Handled, Handler, Settlement
-from workers.port import EvaluationSlot
+from workers.port import ChildStartError, EvaluationSlot
 from workers.presence import Presence
-from workers.process import ChildStartError
 
 _QUEUE_PAUSE_SECONDS = 1.0
 

@@ -6,18 +6,23 @@ import asyncio
 import math
 from collections.abc import Mapping
 from enum import Enum
-from pathlib import Path
 
 import structlog
 from pydantic import ValidationError
 
+from schemas.envelope import MAX_MESSAGE_BYTES
 from schemas.messages import Cause, EvaluationRequest, Measurement
-from spica_async.processes.memory import mebibytes
+from spica_async.engine.own_files import own_settings
+from spica_async.processes.child import (
+    Child,
+    ChildDiedError,
+    ChildOutgrownError,
+    child_environment,
+    open_log,
+)
 from spica_async.states import moved
 from workers.child import ChildGreeting
-from workers.groups import resident_bytes
-from workers.port import MAX_CHILD_DEATHS, ChildDeaths, SlotOutcome, SlotStatistics
-from workers.process import ChildDiedError, ChildProcess, ChildStartError, spawn_child
+from workers.port import MAX_CHILD_DEATHS, ChildDeaths, ChildStartError, SlotOutcome, SlotStatistics
 from workers.settings import ChildSettings
 
 log = structlog.get_logger(__name__)
@@ -48,12 +53,8 @@ TRANSITIONS: Mapping[SlotState, frozenset[SlotState]] = {
 }
 
 
-class _LimitReachedError(Exception):
+class _TimeLimitError(Exception):
     """The evaluation may not go on."""
-
-    def __init__(self, cause: Cause, detail: str) -> None:
-        super().__init__(detail)
-        self.cause = cause
 
 
 class _Clock:
@@ -87,7 +88,7 @@ class Slot:
         self._settings = settings
         self._memory_limit_bytes = memory_limit_bytes
         self._state = SlotState.EMPTY
-        self._child: ChildProcess | None = None
+        self._child: Child | None = None
         self._log = log.bind(slot=index)
 
     @property
@@ -132,25 +133,33 @@ class Slot:
             child = await self._warm_child()
             self._enter(SlotState.BUSY)
             began = time()
+            watch = child.watch_memory(
+                self._memory_limit_bytes,
+                of_group=True,
+                sample_seconds=self._settings.memory_sample_seconds,
+            )
             try:
                 await self._set_up(child, request)
                 deaths.setting_up = False
                 measurement = await self._measure(child, request, clock.start())
                 self._enter(SlotState.IDLE)
-            except _LimitReachedError as limited:
-                measurement = _failed(limited.cause, str(limited))
+            except _TimeLimitError as limit:
+                measurement = _failed("time_limit", str(limit))
                 await self._end_child(self._settings.term_grace_seconds)
+            except ChildOutgrownError as outgrown:
+                measurement = _failed("resource_limited", str(outgrown))
+                await self._end_child(grace_seconds=0)
             except ChildDiedError as death:
-                why = await child.explain(death)
                 deaths.count += 1
-                self._count_death(child, why)
+                self._count_death(child, f"it {death}")
                 await self._end_child(grace_seconds=0)
                 if deaths.count < MAX_CHILD_DEATHS:
                     continue
-                detail = f"{deaths.count} children died; the last: {why}"
+                detail = f"{deaths.count} children died; the last: it {death}"
                 measurement = _failed("child_died", detail)
             finally:
                 clock.stop()
+                watch.cancel()
                 self.statistics.busy_seconds += time() - began
             self.statistics.evaluations += 1
             return SlotOutcome(measurement, deaths.count)
@@ -170,55 +179,31 @@ class Slot:
         if self._child is not None:
             await self._end_child(grace_seconds=0)
 
-    async def _set_up(self, child: ChildProcess, request: EvaluationRequest) -> None:
-        await child.send(request.model_dump_json())
+    async def _set_up(self, child: Child, request: EvaluationRequest) -> None:
+        child.send(request.model_dump_json().encode())
         limit = self._settings.start_seconds
         try:
-            line = await self._receive(child, asyncio.get_running_loop().time() + limit)
-            ChildGreeting.model_validate_json(line)
+            async with asyncio.timeout(limit):
+                ChildGreeting.model_validate_json(await child.receive())
         except TimeoutError as error:
-            raise ChildDiedError(f"it was not set up for the request after {limit:g} s") from error
+            raise ChildDiedError(f"was not set up for the request after {limit:g} s") from error
         except ValidationError as error:
-            raise ChildDiedError("it sent something that is no greeting") from error
+            raise ChildDiedError("sent something that is no greeting") from error
 
     async def _measure(
-        self, child: ChildProcess, request: EvaluationRequest, deadline: float
+        self, child: Child, request: EvaluationRequest, deadline: float
     ) -> Measurement:
         try:
-            line = await self._receive(child, deadline)
-            return Measurement.model_validate_json(line)
+            async with asyncio.timeout_at(deadline):
+                return Measurement.model_validate_json(await child.receive())
         except TimeoutError as error:
-            raise _LimitReachedError(
-                "time_limit", f"still ran after max_eval_seconds, {request.max_eval_seconds:g}"
+            raise _TimeLimitError(
+                f"still ran after max_eval_seconds, {request.max_eval_seconds:g}"
             ) from error
         except ValidationError as error:
-            raise ChildDiedError("it sent something that is not a measurement") from error
+            raise ChildDiedError("sent something that is not a measurement") from error
 
-    async def _receive(self, child: ChildProcess, deadline: float) -> bytes:
-        """The child's next line, whose memory is looked at meanwhile.
-
-        Raises:
-            TimeoutError: there is none by the deadline.
-            ChildDiedError: there will be none.
-            _LimitReachedError: it took too much memory.
-        """
-        time = asyncio.get_running_loop().time
-        while True:
-            try:
-                look_at = min(deadline, time() + self._settings.memory_sample_seconds)
-                async with asyncio.timeout_at(look_at):
-                    return await child.receive()
-            except TimeoutError:
-                if time() >= deadline:
-                    raise
-            allowed, resident = self._memory_limit_bytes, resident_bytes(child.pid)
-            if resident > allowed:
-                raise _LimitReachedError(
-                    "resource_limited",
-                    f"took {mebibytes(resident)} of memory, {mebibytes(allowed)} allowed",
-                )
-
-    async def _warm_child(self) -> ChildProcess:
+    async def _warm_child(self) -> Child:
         if self._child is not None and self._child.has_exited:
             self._count_death(self._child, "it exited while idle")
             await self._end_child(grace_seconds=0)
@@ -237,24 +222,49 @@ class Slot:
             pause *= 2
             attempt += 1
 
-    async def _start_child(self) -> ChildProcess:
+    async def _start_child(self) -> Child:
         self._enter(SlotState.STARTING)
-        folder = self._settings.log_folder
-        log_path: Path | None = None if folder is None else folder / f"slot-{self.index}.log"
+        settings = self._settings
+        folder = settings.log_folder
         try:
-            child = await spawn_child(self._settings, log_path)
+            with await open_log(folder and folder / f"slot-{self.index}.log") as output:
+                child = await Child.start(
+                    "workers.child",
+                    settings.evaluator,
+                    *([] if settings.warm_up is None else [settings.warm_up]),
+                    environment=_environment(settings),
+                    output=output,
+                    max_answer_bytes=MAX_MESSAGE_BYTES,
+                )
         except BaseException:
             self._enter(SlotState.EMPTY)
             raise
         self._child = child
         try:
-            await child.ready()
+            await self._greeted(child)
         except ChildStartError:
             await self._end_child(grace_seconds=0)
             raise
         self.statistics.child_starts += 1
         self._enter(SlotState.IDLE)
         return child
+
+    async def _greeted(self, child: Child) -> None:
+        """Wait until a child that has just been started takes requests."""
+        name, limit = self._settings.evaluator, self._settings.start_seconds
+        try:
+            async with asyncio.timeout(limit):
+                greeting = ChildGreeting.model_validate_json(await child.receive())
+        except TimeoutError as error:
+            raise ChildStartError(
+                f"{name}: no request taken {limit:g} s after the start"
+            ) from error
+        except ChildDiedError as death:
+            raise ChildStartError(f"{name}: it {death}") from death
+        except ValidationError as error:
+            raise ChildStartError(f"{name}: it sent something that is no greeting") from error
+        if greeting.error is not None:
+            raise ChildStartError(f"{name}: {greeting.error}")
 
     async def _end_child(self, grace_seconds: float) -> None:
         assert self._child is not None  # noqa: S101 - for the type checker; callers have looked
@@ -267,10 +277,21 @@ class Slot:
     def _enter(self, state: SlotState) -> None:
         self._state = moved(f"slot {self.index}", TRANSITIONS, self._state, state)
 
-    def _count_death(self, child: ChildProcess, why: str) -> None:
+    def _count_death(self, child: Child, why: str) -> None:
         self.statistics.child_deaths += 1
         self._log.warning("worker.child_died", pid=child.pid, why=why)
 
 
 def _failed(cause: Cause, detail: str) -> Measurement:
     return Measurement(outcome="failed", cause=cause, detail=detail)
+
+
+def _environment(settings: ChildSettings) -> dict[str, str]:
+    return child_environment(
+        settings.import_paths,
+        **own_settings(),
+        # Under kv_router the engine otherwise logs a line per request.
+        DYN_LOG="error",
+        RUST_LOG="error",
+        NUMEXPR_NUM_THREADS="1",
+    )

@@ -19,9 +19,8 @@ from workers.control import MalformedOrderError, UnknownOrderError, parse_order
 from workers.handling import Handler
 from workers.holdings import Holdings
 from workers.memory import FootprintEstimator, MemoryGuard
-from workers.port import EvaluationSlot, SlotStatistics, TraceProvider
+from workers.port import ChildStartError, EvaluationSlot, SlotStatistics, TraceProvider
 from workers.presence import Identity, Presence
-from workers.process import ChildStartError
 from workers.serving import SlotServer
 from workers.settings import ChildSettings, default_slots, memory_share
 from workers.slot import Slot

@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
-import signal
-import sys
 import time
-from asyncio.subprocess import PIPE, Process
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -25,10 +20,8 @@ from spica_async.optimizer.wire import (
     PrepareRequest,
     encode,
 )
-from spica_async.processes.child import HEADER_BYTES, child_environment, frame, payload_length
-from spica_async.processes.child_end import end_child
-from spica_async.processes.logs import open_log
-from spica_async.processes.memory import mebibytes, outgrown
+from spica_async.processes.child import Child, ChildDiedError, child_environment, open_log
+from spica_async.processes.shielded import shielded
 
 
 class DesignerFaultError(Exception):
@@ -58,16 +51,8 @@ _costs = TypeAdapter(Costs)
 class DesignerChannel:
     """Owns one optimizer process, from `start` to `kill`."""
 
-    def __init__(self, process: Process, memory_bytes: int) -> None:
-        if process.stdin is None or process.stdout is None:
-            raise ValueError("the optimizer process needs pipes for stdin and stdout")
-        self._process = process
-        self._requests = process.stdin
-        self._answers = process.stdout
-        self._outgrown: str | None = None
-        self._watching = asyncio.create_task(self._watch(memory_bytes))
-        # Of the frame whose header has been read; reading may be given up in between.
-        self._length: int | None = None
+    def __init__(self, child: Child) -> None:
+        self._child = child
 
     @classmethod
     async def start(
@@ -79,35 +64,28 @@ class DesignerChannel:
             study: What the process is to search.
             factory: Import path of a `DesignerFactory`, as `module:name`.
             memory_bytes: Resident memory at which it is ended, whatever it is doing.
-            log_path: Where its stderr is appended; nowhere if None.
+            log_path: Where its output is appended; nowhere if None.
 
         Raises:
             OSError: If the operating system cannot start a process, or the log cannot be written.
         """
         started = time.monotonic()
-        with await open_log(log_path) as stderr:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-P",
-                "-m",
+        with await open_log(log_path) as output:
+            child = await Child.start(
                 "spica_async.optimizer.child",
                 factory,
-                stdin=PIPE,
-                stdout=PIPE,
-                stderr=stderr,
-                env=_environment(),
-                # A group of its own: signals from the terminal pass it by, and it can be killed
-                # whole.
-                start_new_session=True,
+                environment=_environment(),
+                output=output,
+                max_answer_bytes=MAX_ANSWER_BYTES,
             )
-        channel = cls(process, memory_bytes)
-        channel._send(Opening(study, started))
-        return channel
+        child.watch_memory(memory_bytes)
+        child.send(encode(Opening(study, started)))
+        return cls(child)
 
     @property
     def pid(self) -> int:
         """The process id, which is its process group's id too."""
-        return self._process.pid
+        return self._child.pid
 
     async def suggest(self, request: AskRequest) -> Answer:
         """Returns what the process proposes.
@@ -115,9 +93,9 @@ class DesignerChannel:
         Raises:
             DesignerFaultError: If the process raised, ended, or wrote something else.
         """
-        self._send(request)
+        self._child.send(encode(request))
         while True:
-            match await self._read():
+            match await self._receive():
                 case {"prepared": True}:
                     continue  # What was asked for before this, and is of no interest any more.
                 case {"assignments": list(assignments), "costs": costs}:
@@ -130,7 +108,7 @@ class DesignerChannel:
 
     def prepare(self, answered: AskRequest) -> None:
         """Has the process prepare for the ask after `answered`, without being waited for."""
-        self._send(PrepareRequest(answered))
+        self._child.send(encode(PrepareRequest(answered)))
 
     async def is_prepared(self) -> bool:
         """Returns at once whether the process has done all that `prepare` asked of it.
@@ -140,47 +118,22 @@ class DesignerChannel:
         """
         try:
             async with asyncio.timeout(0):
-                message = await self._read()
+                message = await self._receive()
         except TimeoutError:
             return False
         if message != {"prepared": True}:
             raise _fault_of(message)
         return True
 
-    async def _read(self) -> object:
-        try:
-            if self._length is None:
-                self._length = payload_length(await self._answers.readexactly(HEADER_BYTES))
-            if self._length > MAX_ANSWER_BYTES:
-                raise DesignerFaultError("the optimizer process wrote garbage")
-            payload = await self._answers.readexactly(self._length)
-        except asyncio.IncompleteReadError as error:
-            code = await self._process.wait()
-            reason = self._outgrown or f"ended with exit code {code}"
-            raise DesignerFaultError(f"the optimizer process {reason}") from error
-        self._length = None
-        try:
-            message: object = json.loads(payload)
-        except (ValueError, RecursionError) as error:
-            raise DesignerFaultError("the optimizer process wrote garbage") from error
-        return message
-
     async def kill(self) -> None:
         """Kills the process and its group at once and reaps it, though the caller be cancelled."""
-        self._watching.cancel()
-        await end_child(self._process)
+        await shielded(self._child.end())
 
-    async def _watch(self, memory_bytes: int) -> None:
-        """End the process once it has grown too large; what waits for it then hears of that."""
-        resident = await outgrown(self.pid, memory_bytes)
-        self._outgrown = f"took {mebibytes(resident)} of memory, {mebibytes(memory_bytes)} allowed"
-        with suppress(ProcessLookupError):  # It has just ended by itself.
-            os.killpg(self.pid, signal.SIGKILL)
-
-    def _send(self, message: Opening | AskRequest | PrepareRequest) -> None:
-        # Not drained: one request at a time is outstanding, and a process that ended is noticed
-        # by its missing answer, which may still hold the reason.
-        self._requests.write(frame(encode(message)))
+    async def _receive(self) -> object:
+        try:
+            return await self._child.receive_json()
+        except ChildDiedError as death:
+            raise DesignerFaultError(f"the optimizer process {death}") from death
 
 
 def _fault_of(message: object) -> DesignerFaultError:

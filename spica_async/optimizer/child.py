@@ -1,22 +1,18 @@
-"""The optimizer process: reads asks from stdin, lets a designer answer, writes to stdout.
+"""The optimizer process: receives asks and lets a designer answer.
 
 Run as `python -m spica_async.optimizer.child MODULE:NAME`, which names a `DesignerFactory`. It
-ends as soon as its stdin does, even in the middle of an ask, so it never outlives its parent.
+ends as soon as its parent does, even in the middle of an ask.
 """
 
 from __future__ import annotations
 
-import importlib
 import json
-import os
-import queue
-import signal
+import pkgutil
 import sys
-import threading
 import time
 import traceback
-from dataclasses import asdict, dataclass
-from typing import BinaryIO, cast
+from dataclasses import asdict
+from typing import NoReturn
 
 import psutil
 
@@ -29,74 +25,55 @@ from spica_async.optimizer.wire import (
     decode_opening,
     decode_request,
 )
-from spica_async.processes.child import HEADER_BYTES, frame, payload_length, take_standard_streams
+from spica_async.processes.parent import Parent
 
 
-@dataclass(frozen=True, slots=True)
-class _Frame:
-    payload: bytes
-    arrived: float
-
-
-_Frames = queue.SimpleQueue[_Frame]
-
-
-def main(factory_path: str) -> int:
-    """Serves asks until stdin ends or one fails; returns the exit code for a failure."""
-    # Ctrl-C in a terminal is for the coordinator, which then ends this process itself.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    requests, answers = take_standard_streams()
-    frames: _Frames = queue.SimpleQueue()
-    threading.Thread(target=_read_frames, args=(requests, frames), daemon=True).start()
+def main(factory_path: str) -> NoReturn:
+    """Serves asks until the parent ends this process; after a failure it answers no more."""
+    parent = Parent()
     try:
-        opening = decode_opening(frames.get().payload)
-        designer = _find(factory_path)(opening.study)
-        start_seconds = time.monotonic() - opening.started
-        while True:
-            received = frames.get()
-            request = decode_request(received.payload)
-            if isinstance(request, PrepareRequest):
-                _prepare(designer, request.answered, frames)
-                if frames.empty():
-                    _answer(answers, {"prepared": True})
-                continue
-            assignments = designer.suggest(request)
-            costs = Costs(
-                start_seconds=start_seconds,
-                compile_seconds=designer.clock.seconds(),
-                compile_wait_seconds=designer.clock.seconds_since(received.arrived),
-                memory_mb=psutil.Process().memory_info().rss / 2**20,
-            )
-            _answer(answers, {"assignments": assignments, "costs": asdict(costs)})
-            designer.clock.settle()
-            _prepare(designer, request, frames)
+        _serve(parent, factory_path)
     except Exception as error:  # noqa: BLE001 - The parent learns of every failure and replaces us.
         fault = "".join(traceback.format_exception_only(error)).strip()
-        _answer(answers, {"fault": fault, "detail": traceback.format_exc()})
-        return 1
+        _answer(parent, {"fault": fault, "detail": traceback.format_exc()})
+    # The channel stays open until the parent has read the answer.
+    while True:
+        parent.receive()
 
 
-def _prepare(designer: Designer, request: AskRequest, frames: _Frames) -> None:
-    if frames.empty():
-        designer.prepare(request, interrupted=lambda: not frames.empty())
+def _serve(parent: Parent, factory_path: str) -> NoReturn:
+    opening = decode_opening(parent.receive().payload)
+    factory: DesignerFactory = pkgutil.resolve_name(factory_path)
+    designer = factory(opening.study)
+    start_seconds = time.monotonic() - opening.started
+    while True:
+        message = parent.receive()
+        request = decode_request(message.payload)
+        if isinstance(request, PrepareRequest):
+            _prepare(designer, request.answered, parent)
+            if not parent.has_sent:
+                _answer(parent, {"prepared": True})
+            continue
+        assignments = designer.suggest(request)
+        costs = Costs(
+            start_seconds=start_seconds,
+            compile_seconds=designer.clock.seconds(),
+            compile_wait_seconds=designer.clock.seconds_since(message.arrived),
+            memory_mb=psutil.Process().memory_info().rss / 2**20,
+        )
+        _answer(parent, {"assignments": assignments, "costs": asdict(costs)})
+        designer.clock.settle()
+        _prepare(designer, request, parent)
 
 
-def _read_frames(requests: BinaryIO, frames: _Frames) -> None:
-    while len(header := requests.read(HEADER_BYTES)) == HEADER_BYTES:
-        payload = requests.read(payload_length(header))
-        frames.put(_Frame(payload, time.monotonic()))
-    os._exit(0)  # The parent is gone, and the main thread may be deep in a compilation.
+def _prepare(designer: Designer, request: AskRequest, parent: Parent) -> None:
+    if not parent.has_sent:
+        designer.prepare(request, interrupted=lambda: parent.has_sent)
 
 
-def _find(factory_path: str) -> DesignerFactory:
-    module, _, name = factory_path.partition(":")
-    return cast("DesignerFactory", getattr(importlib.import_module(module), name))
-
-
-def _answer(answers: BinaryIO, answer: dict[str, object]) -> None:
-    answers.write(frame(json.dumps(answer).encode()))
-    answers.flush()
+def _answer(parent: Parent, answer: dict[str, object]) -> None:
+    parent.send(json.dumps(answer).encode())
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    main(sys.argv[1])

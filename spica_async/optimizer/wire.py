@@ -1,7 +1,6 @@
 """What passes between the sampler's proxy and its optimizer process, and how.
 
-Each message is a frame of `childproc` that holds JSON, so that what a broken process writes is
-parsed and never executed. The proxy sends an `Opening`, and then requests, of which one
+Each message is a frame of `processes.child` that holds JSON. The proxy sends an `Opening`, and then requests, of which one
 `AskRequest` at a time is outstanding. The optimizer answers with objects:
 
     {"assignments": [{name: value, ...}, ...], "costs": {name: number, ...}}

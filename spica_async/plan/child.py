@@ -1,13 +1,12 @@
 """The planning process: the one of the coordinator's own that may load the engine.
 
-Run as `python -m spica_async.plan.child`. It reads one request from stdin, writes answers to
-stdout, both as `wire` says, and ends.
+Run as `python -m spica_async.plan.child`. It receives one request, sends answers, both as `wire`
+says, and ends.
 """
 
 from __future__ import annotations
 
 import json
-import signal
 import sys
 import traceback
 from collections.abc import Callable
@@ -26,30 +25,19 @@ from spica_async.errors import InputError
 from spica_async.plan.build import plan_sweep
 from spica_async.plan.installed import InstalledEngine, known_answers
 from spica_async.plan.wire import decode_request, encode_plan
-from spica_async.processes.child import (
-    HEADER_BYTES,
-    exit_with_parent,
-    frame,
-    payload_length,
-    take_standard_streams,
-)
+from spica_async.processes.parent import Parent
 
 Kind = Literal["progress", "log", "plan", "input_error", "fault"]
 
 
 def main() -> int:
     """Make one plan; the exit code is 0 whenever the answer could be written."""
-    # Ctrl-C in a terminal is for the coordinator, which then ends this process itself.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    requests, answers = take_standard_streams()
+    parent = Parent()
 
     def answer(kind: Kind, value: object) -> None:
-        answers.write(frame(json.dumps({kind: value}).encode()))
-        answers.flush()
+        parent.send(json.dumps({kind: value}).encode())
 
-    length = payload_length(requests.read(HEADER_BYTES))
-    request = decode_request(requests.read(length))
-    exit_with_parent(requests)
+    request = decode_request(parent.receive().payload)
     _log_through(answer)
     try:
         runtime.prepare()

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import sys
 import tempfile
-from asyncio.subprocess import PIPE, Process
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,14 +16,19 @@ from spica_async.engine.own_files import own_settings
 from spica_async.errors import InputError, SpicaError, keep_traceback
 from spica_async.plan.types import PlanRequest, Progress, SweepPlan
 from spica_async.plan.wire import MAX_ANSWER_BYTES, decode_plan, encode_request
-from spica_async.processes.child import HEADER_BYTES, child_environment, frame, payload_length
-from spica_async.processes.child_end import end_child
-from spica_async.processes.memory import child_memory_limit, mebibytes, outgrown
+from spica_async.processes.child import (
+    Child,
+    ChildDiedError,
+    ChildOutgrownError,
+    child_environment,
+)
+from spica_async.processes.memory import child_memory_limit
+from spica_async.processes.shielded import shielded
 from spica_async.processes.threads import computed
 
-_GARBAGE: Final = "the planning process wrote something that is no answer"
+_GARBAGE: Final = "the planning process wrote garbage"
 _LEVELS: Final = frozenset({"debug", "info", "warning", "error", "critical"})
-_LARGE: Final = 64 * 2**10
+_TOO_LARGE: Final = "the sweep is too large to be planned"
 
 log = structlog.get_logger(__name__)
 
@@ -59,43 +61,31 @@ async def make_plan(
     """
     memory_bytes = limits.memory_bytes or child_memory_limit()
     steps = _Steps(progress)
-    with tempfile.TemporaryFile() as stderr:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-m", "spica_async.plan.child"),
-            stdin=PIPE,
-            stdout=PIPE,
-            stderr=stderr,
-            env=child_environment(**own_settings()),
-            start_new_session=True,
+    with tempfile.TemporaryFile() as output:
+        child = await Child.start(
+            "spica_async.plan.child",
+            environment=child_environment(**own_settings()),
+            output=output,
+            max_answer_bytes=MAX_ANSWER_BYTES,
         )
-        watching = asyncio.create_task(outgrown(process.pid, memory_bytes))
-        reading = asyncio.create_task(_plan_of(process, config, steps))
-        # Nobody may wait for it any more when it fails.
-        reading.add_done_callback(lambda done: done.cancelled() or done.exception())
         try:
-            assert process.stdin is not None  # noqa: S101  # asked for above
-            # Left open: its end is how the child learns of ours.
-            process.stdin.write(frame(encode_request(PlanRequest(config, trace))))
-            await asyncio.wait(
-                {reading, watching}, timeout=limits.seconds, return_when=asyncio.FIRST_COMPLETED
-            )
-            if reading.done():
-                return reading.result()
-            took = f"more than {limits.seconds:g} s"
-            if watching.done():
-                took = (
-                    f"{mebibytes(watching.result())} of memory, {mebibytes(memory_bytes)} allowed"
-                )
-            raise InputError(f"the sweep is too large to be planned: it took {took}{steps.last}")
-        except asyncio.IncompleteReadError:
-            code = await process.wait()
-            stderr.seek(0)
-            said = keep_traceback(stderr.read().decode(errors="replace") or "it said nothing")
-            raise SpicaError(f"the planning process ended with exit code {code}: {said}") from None
+            child.watch_memory(memory_bytes)
+            child.send(encode_request(PlanRequest(config, trace)))
+            async with asyncio.timeout(limits.seconds):
+                return await _plan_of(child, config, steps)
+        except TimeoutError:
+            raise InputError(
+                f"{_TOO_LARGE}: it took more than {limits.seconds:g} s{steps.last}"
+            ) from None
+        except ChildOutgrownError as death:
+            raise InputError(f"{_TOO_LARGE}: it {death}{steps.last}") from None
+        except ChildDiedError as death:
+            output.seek(0)
+            said = output.read().decode(errors="replace")
+            detail = f": {keep_traceback(said)}" if said else ""
+            raise SpicaError(f"the planning process {death}{detail}") from None
         finally:
-            reading.cancel()
-            watching.cancel()
-            await end_child(process)
+            await shielded(child.end())
 
 
 class _Steps:
@@ -110,9 +100,9 @@ class _Steps:
         self._progress(line)
 
 
-async def _plan_of(process: Process, config: SmartSearchConfig, progress: Progress) -> SweepPlan:
+async def _plan_of(child: Child, config: SmartSearchConfig, progress: Progress) -> SweepPlan:
     while True:
-        match await _read_answer(process):
+        match await child.receive_json():
             case {"progress": str(line)}:
                 progress(line)
             case {"log": dict(line)}:
@@ -148,19 +138,3 @@ def read_plan(config: SmartSearchConfig, document: dict[str, object]) -> SweepPl
         # Worked out here, once, what the loop asks for again and again.
         _ = branch.parameters, branch.distinct_selections
     return plan
-
-
-async def _read_answer(process: Process) -> object:
-    assert process.stdout is not None  # noqa: S101  # asked for by make_plan
-    length = payload_length(await process.stdout.readexactly(HEADER_BYTES))
-    if length > MAX_ANSWER_BYTES:
-        raise SpicaError(_GARBAGE)
-    payload = await process.stdout.readexactly(length)
-    try:
-        # Most are a line of progress.
-        parsed: object = (
-            await computed(json.loads, payload) if length > _LARGE else json.loads(payload)
-        )
-    except (ValueError, RecursionError):
-        raise SpicaError(_GARBAGE) from None
-    return parsed

@@ -10,7 +10,7 @@ import structlog
 
 from spica_async.bus.port import Bus, BusError
 from spica_async.errors import SpicaError, causes, first_cause
-from workers.process import ChildStartError
+from workers.port import ChildStartError
 from workers.program import WorkerOptions, run_worker
 
 log = structlog.get_logger(__name__)

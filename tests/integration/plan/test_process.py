@@ -72,7 +72,7 @@ async def test_a_child_that_dies_has_its_last_words_told(
     with pytest.raises(SpicaError) as refusal:
         await make_plan(CONFIG, None, lambda _: None)
     told, _, kept = str(refusal.value).partition(" (details in ")
-    assert told == "the planning process ended with exit code 3: the core is broken"
+    assert told == "the planning process exited with status 3: the core is broken"
     assert text_of(kept.removesuffix(")")) == "one\nthe core is broken\n"
 
 
@@ -81,7 +81,7 @@ async def test_a_child_that_is_killed_says_nothing(
 ) -> None:
     killed = "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)"
     monkeypatch.syspath_prepend(str(fake_core(killed)))
-    with pytest.raises(SpicaError, match="ended with exit code -9: it said nothing"):
+    with pytest.raises(SpicaError, match=r"^the planning process was ended by SIGKILL$"):
         await make_plan(CONFIG, None, lambda _: None)
 
 
@@ -146,10 +146,10 @@ async def test_what_is_no_answer_is_not_believed(
     fake_core: FakeCore, monkeypatch: pytest.MonkeyPatch, payload: bytes
 ) -> None:
     words = len(payload).to_bytes(4, "big") + payload
-    # Where the answers go: the process that runs this has moved its pipe there.
+    # Where the answers go: the process that runs this has moved its channel there.
     source = f"import os\nfor one in range(3, 9):\n    try:\n        os.write(one, {words!r})\n"
     monkeypatch.syspath_prepend(str(fake_core(source + "    except OSError:\n        pass\n")))
-    with pytest.raises(SpicaError, match=r"^the planning process wrote something that is no ans"):
+    with pytest.raises(SpicaError, match=r"^the planning process wrote garbage"):
         await make_plan(CONFIG, None, lambda _: None)
 
 

@@ -24,7 +24,7 @@ from spica_async.bus.rabbitmq import RabbitBus
 from spica_async.bus.topology import declare, requests_queue, results_queue
 from spica_async.engine.model_files import pack
 from spica_async.engine.versions import OWN_DATA, engine_fingerprint
-from workers.groups import live_members
+from spica_async.processes.groups import live_members
 from workers.settings import ChildSettings
 
 REQUESTS = requests_queue("engine")

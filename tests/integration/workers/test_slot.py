@@ -17,9 +17,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from schemas.messages import EvaluationRequest
-from workers.groups import live_members
-from workers.port import ChildDeaths, SlotOutcome
-from workers.process import ChildStartError
+from spica_async.processes.groups import live_members
+from workers.port import ChildDeaths, ChildStartError, SlotOutcome
 from workers.settings import ChildSettings
 from workers.slot import Slot, SlotState
 
@@ -165,9 +164,8 @@ class TestDeaths:
         assert slot.state is SlotState.EMPTY
 
     async def test_a_closed_channel_is_a_death_although_the_child_lives(
-        self, slot: Slot, request_to: MakeRequest, monkeypatch: pytest.MonkeyPatch
+        self, slot: Slot, request_to: MakeRequest
     ) -> None:
-        monkeypatch.setattr("workers.process._EXIT_WAIT_SECONDS", 0.1)
         outcome = await evaluate(slot, request_to("close_channel"))
         assert verdict(outcome) == ("failed", "child_died", 3)
         assert "closed its channel" in str(outcome.measurement.detail)

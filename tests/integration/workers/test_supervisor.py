@@ -32,7 +32,7 @@ from spica_async.bus.port import (
     QueueNotFoundError,
 )
 from spica_async.bus.topology import DEAD_QUEUE, declare, requests_queue, results_queue
-from workers.process import ChildStartError
+from workers.port import ChildStartError
 from workers.settings import ChildSettings
 from workers.supervisor import Supervisor
 

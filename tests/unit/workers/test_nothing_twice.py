@@ -21,8 +21,7 @@ from spica_async.bus.port import (
     UnroutableError,
 )
 from spica_async.bus.topology import DEAD_QUEUE, declare
-from workers.port import ChildDeaths
-from workers.process import ChildStartError
+from workers.port import ChildDeaths, ChildStartError
 
 A_MINUTE_AGO = datetime.now(UTC) - timedelta(minutes=1)
 

@@ -24,7 +24,7 @@ from schemas.messages import Measurement
 from spica_async.bus.memory import MemoryBus
 from spica_async.bus.port import BusUnavailableError, Consumer, QueueStatus
 from spica_async.bus.topology import declare
-from workers.process import ChildStartError
+from workers.port import ChildStartError
 
 
 async def taken(desk: Desk) -> list[int]:

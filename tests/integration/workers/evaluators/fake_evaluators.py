@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import time
@@ -139,15 +140,24 @@ def exit_twice(sample: Sample) -> Measurement:
 
 
 def break_channel(sample: Sample) -> Measurement:
-    os.write(int(sys.argv[1]), b"this is no measurement\n")
+    channel().sendall(b"\0\0\0\2no")
     time.sleep(600)
     return feasible()
 
 
 def close_channel(sample: Sample) -> Measurement:
-    socket.socket(fileno=os.dup(int(sys.argv[1]))).shutdown(socket.SHUT_WR)
+    channel().shutdown(socket.SHUT_WR)
     time.sleep(600)
     return feasible()
+
+
+def channel() -> socket.socket:
+    """The socket to the slot, the only one that this process has."""
+    for number in range(3, 64):
+        with contextlib.suppress(OSError):
+            if stat.S_ISSOCK(os.fstat(number).st_mode):
+                return socket.socket(fileno=os.dup(number))
+    raise LookupError("there is no channel")
 
 
 def hang_with_grandchild(sample: Sample) -> Measurement:

@@ -1,4 +1,4 @@
-"""The files that children's words go to, on disks that hang."""
+"""Child processes on disks that hang."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from spica_async.processes import logs
-from spica_async.processes.logs import open_log
+from spica_async.processes.child import Child, child_environment, open_log
 
 
 @pytest.fixture
@@ -38,10 +37,9 @@ async def until_closed(path: Path) -> None:
 
 
 async def test_a_disk_that_hangs_keeps_no_child_from_its_start(
-    hanging: Path, monkeypatch: pytest.MonkeyPatch
+    hanging: Path,
 ) -> None:
-    monkeypatch.setattr(logs, "_PATIENCE_SECONDS", 0.05)
-    with capture_logs() as said, await open_log(hanging) as file:
+    with capture_logs() as said, await open_log(hanging, patience_seconds=0.05) as file:
         assert file.name == os.devnull
     assert [line["event"] for line in said] == ["child.log_hangs"]
     await until_closed(hanging)
@@ -54,3 +52,24 @@ async def test_a_file_that_is_opened_for_nobody_is_closed(hanging: Path) -> None
     with pytest.raises(asyncio.CancelledError):
         await opening
     await until_closed(hanging)
+
+
+async def test_a_child_that_even_a_kill_does_not_end_is_left_behind(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "sleeping.py").write_text("import time\ntime.sleep(600)\n")
+    with await open_log(None) as output:
+        child = await Child.start(
+            "sleeping",
+            environment=child_environment([str(tmp_path)]),
+            output=output,
+            max_answer_bytes=100,
+        )
+    with capture_logs() as said, monkeypatch.context() as patched:
+        # As the kernel treats a kill while a disk hangs.
+        patched.setattr("os.killpg", lambda *_: None)
+        await child.end(reap_seconds=0.05)
+    assert [entry["event"] for entry in said] == ["child.does_not_end"]
+    assert not child.has_exited
+    await child.end()
+    assert child.has_exited

@@ -24,15 +24,17 @@ def live_members(group: int) -> Iterator[psutil.Process]:
             continue  # It ended while we looked.
 
 
-def resident_bytes(group: int) -> int:
+def group_resident_bytes(group: int) -> int:
     """The resident memory of a group's processes, pages that they share counted for each."""
-    total = 0
-    for process in live_members(group):
-        try:
-            total += process.memory_info().rss
-        except psutil.NoSuchProcess:
-            continue  # It ended while we looked.
-    return total
+    return sum(resident_bytes(process.pid) for process in live_members(group))
+
+
+def resident_bytes(pid: int) -> int:
+    """The resident memory of one process, 0 if it has ended."""
+    try:
+        return int(psutil.Process(pid).memory_info().rss)
+    except psutil.Error:
+        return 0
 
 
 def signal_group(group: int, number: signal.Signals) -> None:
