@@ -1,7 +1,7 @@
 """What passes between the sampler's proxy and its optimizer process, and how.
 
-Each message is a frame of `processes.child` that holds JSON. The proxy sends an `Opening`, and then requests, of which one
-`AskRequest` at a time is outstanding. The optimizer answers with objects:
+Each message is a frame of `processes.child` that holds JSON. The proxy sends an `Opening`, and then
+requests, of which one `AskRequest` at a time is outstanding. The optimizer answers with objects:
 
     {"assignments": [{name: value, ...}, ...], "costs": {name: number, ...}}
     {"prepared": true}
