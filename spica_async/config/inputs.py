@@ -11,6 +11,7 @@ from schemas.messages import TraceLoad
 from spica_async.config.load import load_config
 from spica_async.errors import InputError, SpicaError, file_problem
 from spica_async.evaluate.loads import trace_load
+from spica_async.optimizer.vizier_version import check_vizier_version
 from spica_async.places import user_cache_folder
 from spica_async.plan.process import make_plan
 from spica_async.plan.scaling_policies import filter_scaling_policies
@@ -62,7 +63,7 @@ def read_inputs(path: Path, note: Callable[[str], None]) -> Inputs:
 
     Args:
         path: the YAML file.
-        note: told what the user should know.
+        note: takes what the user should know.
 
     Raises:
         InputError: if either has something wrong with it.
@@ -75,11 +76,14 @@ def inputs_of(config: SmartSearchConfig, note: Callable[[str], None]) -> Inputs:
 
     Args:
         config: sound in itself.
-        note: told what the user should know.
+        note: takes what the user should know.
 
     Raises:
-        InputError: if something is wrong with the trace, or does not go with the goal.
+        InputError: if something is wrong with the trace, or does not go with the goal, or the
+            optimizer cannot be run as it is installed.
     """
+    if config.sweep.optimizer.profile != "random":
+        check_vizier_version()
     # Asked again by the plan, in a process of its own; here so that a mistake shows at once.
     policies = filter_scaling_policies(config).kept
     workload = config.workload
