@@ -10,7 +10,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import Enum, auto
 
@@ -40,7 +40,7 @@ from workers.ledger import Ledger, key_of
 from workers.memory import MemoryGuard
 from workers.own_data import check_own_data, with_model_folder
 from workers.port import EvaluationSlot, SlotOutcome, TraceProvider, UnavailableError
-from workers.presence import Identity, Presence, to_message
+from workers.presence import Presence, to_message, worker_source
 from workers.requests import AddressedRequest, MalformedRequestError, parse_request
 
 _FRESH_FOR = timedelta(seconds=30)
@@ -76,43 +76,58 @@ class Handled:
     trouble: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What all slots of one worker share.
+
+    Attributes:
+        bus: Where requests come from and results go to.
+        queue: The name of the requests' queue.
+        holdings: The evaluations that any slot holds.
+        presence: Publishes what becomes of slots and evaluations.
+        warnings: Counts what is out of order.
+        stopping: Once set, nothing new is taken.
+    """
+
+    bus: Bus
+    queue: str
+    holdings: Holdings
+    presence: Presence
+    warnings: CountedWarnings
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+
+
 class Handler:
     """Handles the requests that a worker's slots take, each in the task of its slot.
 
     Args:
-        bus: takes results.
-        identity: the worker's, which stands in results.
-        guard: refuses what a slot has no memory for.
-        hard_limit_seconds: bounds an evaluation with all its children's starts; none: no bound.
-        traces: where children find traces; none: where the request says.
-        holdings: what all slots hold.
-        presence: is told what starts.
-        warnings: counts what was out of order.
+        shared: What the worker's slots share.
+        worker: Its name, which stands in results.
+        guard: Refuses loads that a slot has no memory for.
+        hard_limit_seconds: Bounds an evaluation with all its children's starts; none: no bound.
+        traces: Where children find traces; none: where the request says.
     """
 
     def __init__(
         self,
-        bus: Bus,
+        shared: Shared,
         *,
-        identity: Identity,
+        worker: str,
         guard: MemoryGuard,
         hard_limit_seconds: float | None,
         traces: TraceProvider | None,
-        holdings: Holdings,
-        presence: Presence,
-        warnings: CountedWarnings,
     ) -> None:
-        self._bus = bus
-        self._identity = identity
+        self._bus = shared.bus
+        self._holdings = shared.holdings
+        self._presence = shared.presence
+        self._warnings = shared.warnings
+        self._worker = worker
         self._guard = guard
         self._hard_limit_seconds = hard_limit_seconds
         self._traces = traces
-        self._holdings = holdings
-        self._presence = presence
-        self._warnings = warnings
         self._ledger = Ledger()
         self._one_suspect = asyncio.Lock()
-        self._log = log.bind(worker=identity.name)
+        self._log = log.bind(worker=worker)
 
     async def handle(self, slot: EvaluationSlot, delivery: Delivery) -> Handled:
         """Answer a delivered request, as a rule with an evaluation in this slot.
@@ -179,7 +194,7 @@ class Handler:
                 result = await self._measure(slot, request, holding, delivery_count)
             answer = to_message(
                 EvaluationCompleted(
-                    source=self._identity.source, subject=request.evaluation_id, data=result
+                    source=worker_source(self._worker), subject=request.evaluation_id, data=result
                 )
             )
             if result.measurement.cause not in _PASSING:
@@ -229,7 +244,7 @@ class Handler:
         return EvaluationResult(
             evaluation_id=request.evaluation_id,
             sweep_id=request.sweep_id,
-            worker=self._identity.name,
+            worker=self._worker,
             measurement=outcome.measurement,
             child_deaths=outcome.child_deaths,
             wall_seconds=time() - began,

@@ -1,15 +1,16 @@
-"""What a worker tells of itself: heartbeats, evaluations that have started, its leaving.
+"""Events about a worker: it joins, beats, has started an evaluation, leaves.
 
-All of it is news for those who watch. It goes out beside the work, so that a bus which is slow or
-gone holds up no evaluation, and what cannot be told is counted and left out.
+They are for those who watch. They are published beside the work, so that a bus which is slow or
+gone holds up no evaluation, and one that cannot be published is counted and left out.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 from collections import deque
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from schemas.envelope import Envelope
@@ -31,32 +32,19 @@ from spica_async.bus.topology import (
     WORKER_JOINED_TOPIC,
     WORKER_LEFT_TOPIC,
 )
+from spica_async.engine.versions import engine_versions
+from workers.holdings import Holdings
+from workers.settings import WorkerOptions
 
-_UNTOLD_STARTS = 2048
-_TELLING_SECONDS = 0.25
-"""Who has ended after so long again need not be told of: an event costs as much as a result."""
+_MAX_PENDING_STARTS = 2048
+_START_DELAY_SECONDS = 0.25
+"""An evaluation that ends before has no event of its start: one costs as much as a result."""
 _GOODBYE_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
-    """What stays the same in all that a worker tells."""
-
-    name: str
-    host: str
-    pid: int
-    engine_fingerprint: str
-    versions: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def source(self) -> str:
-        """The sender in an envelope."""
-        return f"spica/worker/{self.name}"
-
-
-@dataclass(frozen=True, slots=True)
 class _Start:
-    """An evaluation that got a slot, to be told of when the loop's clock shows `due`."""
+    """An evaluation that got a slot, to be published when the loop's clock shows `due`."""
 
     request: EvaluationRequest
     slot: int
@@ -64,37 +52,35 @@ class _Start:
 
 
 class Presence:
-    """Knows how the worker is, and tells it.
+    """Knows how the worker is, and publishes it.
 
     Args:
-        bus: where events go.
-        identity: of the worker.
-        slots: how many it has.
-        held: tells the ids of the evaluations that it holds.
-        interval_seconds: between heartbeats.
-        warnings: counts what could not be told.
+        bus: Where events go.
+        options: Of the worker.
+        holdings: The evaluations that it holds.
+        warnings: Counts the events that could not be published.
     """
 
     def __init__(
-        self,
-        bus: Bus,
-        identity: Identity,
-        *,
-        slots: int,
-        held: Callable[[], list[str]],
-        interval_seconds: float,
-        warnings: CountedWarnings,
+        self, bus: Bus, options: WorkerOptions, holdings: Holdings, warnings: CountedWarnings
     ) -> None:
         self._bus = bus
-        self._identity = identity
-        self._slots = slots
-        self._held = held
-        self._interval_seconds = interval_seconds
+        self._options = options
+        self._holdings = holdings
         self._warnings = warnings
+        self._source = worker_source(options.name)
+        self._constant = {
+            "worker": options.name,
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "engine_fingerprint": options.engine_fingerprint,
+            "versions": engine_versions(),
+            "interval_seconds": options.heartbeat_seconds,
+        }
         self._state: WorkerState = "starting"
         self._retired: dict[int, str] = {}
         self._troubles: dict[int, str] = {}
-        self._starts: deque[_Start] = deque(maxlen=_UNTOLD_STARTS)
+        self._starts: deque[_Start] = deque(maxlen=_MAX_PENDING_STARTS)
         self._heartbeat_wanted = True
         self._wake = asyncio.Event()
 
@@ -103,37 +89,29 @@ class Presence:
         """The worker as it is right now."""
         troubles = [*self._retired.values(), *self._troubles.values()]
         return WorkerStatus(
-            worker=self._identity.name,
-            host=self._identity.host,
-            pid=self._identity.pid,
-            engine_fingerprint=self._identity.engine_fingerprint,
-            versions=dict(self._identity.versions),
+            **self._constant,
             state=self._state,
-            slots=self._slots - len(self._retired),
-            evaluations=self._held(),
+            slots=self._options.slots - len(self._retired),
+            evaluations=self._holdings.evaluation_ids,
             # Slots of one worker have the same trouble as a rule.
             trouble="; ".join(dict.fromkeys(troubles)) or None,
-            interval_seconds=self._interval_seconds,
         )
 
     async def run(self) -> None:
-        """Tell everything until cancelled."""
+        """Publish everything until cancelled."""
         time = asyncio.get_running_loop().time
         next_heartbeat = time()
-        joined = WorkerJoined(
-            source=self._identity.source, subject=self._identity.name, data=self.status
-        )
-        await self._tell(WORKER_JOINED_TOPIC, joined)
+        await self._publish_status(WORKER_JOINED_TOPIC, WorkerJoined)
         while True:
             if self._heartbeat_wanted or time() >= next_heartbeat:
                 self._heartbeat_wanted = False
                 # One that was asked for stands beside these: after a roll call a whole fleet would
                 # else beat at the same time for good.
                 if time() >= next_heartbeat:
-                    next_heartbeat = time() + self._interval_seconds
-                await self._tell(WORKER_HEARTBEAT_TOPIC, self._heartbeat())
+                    next_heartbeat = time() + self._options.heartbeat_seconds
+                await self._publish_status(WORKER_HEARTBEAT_TOPIC, WorkerHeartbeat)
             while self._starts and self._starts[0].due <= time():
-                await self._tell_start(self._starts.popleft())
+                await self._publish_start(self._starts.popleft())
             next_start = self._starts[0].due if self._starts else next_heartbeat
             try:
                 async with asyncio.timeout_at(min(next_heartbeat, next_start)):
@@ -142,14 +120,11 @@ class Presence:
                 continue
             self._wake.clear()
 
-    async def say_goodbye(self) -> None:
-        """Tell that the worker has left; not for long, since nobody may be there to hear it."""
-        left = WorkerLeft(
-            source=self._identity.source, subject=self._identity.name, data=self.status
-        )
+    async def announce_leaving(self) -> None:
+        """Publish that the worker has left; not for long, since the bus may be away."""
         try:
             async with asyncio.timeout(_GOODBYE_SECONDS):
-                await self._tell(WORKER_LEFT_TOPIC, left)
+                await self._publish_status(WORKER_LEFT_TOPIC, WorkerLeft)
         except TimeoutError:
             self._warnings.add("event_lost", error=f"no goodbye in {_GOODBYE_SECONDS:g} s")
 
@@ -159,10 +134,12 @@ class Presence:
         self._wake.set()
 
     def evaluation_started(self, request: EvaluationRequest, slot: int) -> None:
-        """Tell that an evaluation has a slot, a moment later and if it has it still."""
-        if len(self._starts) == _UNTOLD_STARTS:
-            self._warnings.add("event_lost", error=f"{_UNTOLD_STARTS} wait for the bus already")
-        due = asyncio.get_running_loop().time() + _TELLING_SECONDS
+        """Publish that an evaluation has a slot, a moment later and if it has it still."""
+        if len(self._starts) == _MAX_PENDING_STARTS:
+            self._warnings.add(
+                "event_lost", error=f"{_MAX_PENDING_STARTS} wait for the bus already"
+            )
+        due = asyncio.get_running_loop().time() + _START_DELAY_SECONDS
         self._starts.append(_Start(request, slot, due))
         if len(self._starts) == 1:
             self._wake.set()
@@ -192,25 +169,27 @@ class Presence:
         self._state = "draining"
         self.heartbeat_now()
 
-    def _heartbeat(self) -> WorkerHeartbeat:
-        return WorkerHeartbeat(
-            source=self._identity.source, subject=self._identity.name, data=self.status
+    async def _publish_status(
+        self, topic: str, event: type[WorkerJoined | WorkerHeartbeat | WorkerLeft]
+    ) -> None:
+        await self._publish(
+            topic, event(source=self._source, subject=self._options.name, data=self.status)
         )
 
-    async def _tell_start(self, start: _Start) -> None:
+    async def _publish_start(self, start: _Start) -> None:
         evaluation_id = start.request.evaluation_id
-        if evaluation_id not in self._held():
+        if evaluation_id not in self._holdings.evaluation_ids:
             return
         data = EvaluationStart(
             evaluation_id=evaluation_id,
             sweep_id=start.request.sweep_id,
-            worker=self._identity.name,
+            worker=self._options.name,
             slot=start.slot,
         )
-        event = EvaluationStarted(source=self._identity.source, subject=evaluation_id, data=data)
-        await self._tell(EVALUATION_STARTED_TOPIC, event)
+        event = EvaluationStarted(source=self._source, subject=evaluation_id, data=data)
+        await self._publish(EVALUATION_STARTED_TOPIC, event)
 
-    async def _tell(self, topic: str, envelope: Envelope[Any]) -> None:
+    async def _publish(self, topic: str, envelope: Envelope[Any]) -> None:
         try:
             await self._bus.publish_event(topic, to_message(envelope))
         except BusError as error:
@@ -220,3 +199,8 @@ class Presence:
 def to_message(envelope: Envelope[Any]) -> Message:
     """The envelope as the bus carries it."""
     return Message(envelope.model_dump_json().encode(), envelope.id, envelope.type)
+
+
+def worker_source(name: str) -> str:
+    """The sender in a worker's envelopes."""
+    return f"spica/worker/{name}"

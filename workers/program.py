@@ -10,55 +10,20 @@ import asyncio
 import os
 import signal
 import socket
-from dataclasses import dataclass, field
 
 import structlog
 
 from spica_async.bus.address import BrokerAddress
-from spica_async.bus.limits import DEFAULT_HARD_LIMIT_SECONDS
 from spica_async.bus.port import Bus, BusError
 from spica_async.bus.rabbitmq import BusState, RabbitBus
 from spica_async.bus.topology import declare, requests_queue
-from spica_async.engine.versions import engine_fingerprint
-from spica_async.errors import InputError, SpicaError, first_cause
+from spica_async.errors import SpicaError, first_cause
 from spica_async.processes.signals import Interrupts
-from workers.port import ChildStartError, TraceProvider
-from workers.settings import ChildSettings, default_slots, slots_that_fit
-from workers.supervisor import DEFAULT_HEARTBEAT_SECONDS, Supervisor
-
-DEFAULT_DRAIN_SECONDS = 30.0
+from workers.port import ChildStartError
+from workers.settings import WorkerOptions
+from workers.supervisor import Supervisor
 
 log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerOptions:
-    """How a worker works; see `Supervisor` for what is not told here.
-
-    `name` also names queues: letters, digits, `_` and `-`. `drain_seconds` is how long evaluations
-    may go on after the first signal.
-    """
-
-    name: str
-    slots: int
-    drain_seconds: float = DEFAULT_DRAIN_SECONDS
-    heartbeat_seconds: float = DEFAULT_HEARTBEAT_SECONDS
-    hard_limit_seconds: float | None = DEFAULT_HARD_LIMIT_SECONDS
-    engine_fingerprint: str = field(default_factory=engine_fingerprint)
-    children: ChildSettings = field(default_factory=ChildSettings)
-    traces: TraceProvider | None = None
-
-
-def checked_slots(asked: int | None) -> int:
-    """As many slots as were asked for, or else one per core as far as memory goes.
-
-    Raises:
-        InputError: the memory is not enough for a small replay in each that was asked for.
-    """
-    fitting = slots_that_fit()
-    if asked is not None and asked > fitting:
-        raise InputError(f"--slots: the memory that is free now is enough for {fitting}")
-    return asked or min(default_slots(), fitting)
 
 
 def run_program(address: BrokerAddress, options: WorkerOptions) -> int:
@@ -95,24 +60,15 @@ async def run_worker(bus: Bus, options: WorkerOptions, stop: asyncio.Event) -> N
         ExceptionGroup: as `Supervisor.run`.
     """
     await declare(bus, requests_queue(options.engine_fingerprint))
-    supervisor = Supervisor(
-        bus,
-        engine_fingerprint=options.engine_fingerprint,
-        slots=options.slots,
-        name=options.name,
-        children=options.children,
-        hard_limit_seconds=options.hard_limit_seconds,
-        traces=options.traces,
-        heartbeat_seconds=options.heartbeat_seconds,
-    )
+    supervisor = Supervisor(bus, options)
 
-    async def drain_when_told() -> None:
+    async def drain_when_requested() -> None:
         await stop.wait()
         log.info("worker.draining", worker=options.name, seconds=options.drain_seconds)
         await supervisor.stop(options.drain_seconds)
 
     async with asyncio.TaskGroup() as group:
-        draining = group.create_task(drain_when_told())
+        draining = group.create_task(drain_when_requested())
         await supervisor.run()
         draining.cancel()
 

@@ -9,9 +9,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack
 
-from spica_async.bus.counted import CountedWarnings
 from spica_async.bus.port import (
-    Bus,
     BusError,
     BusUnavailableError,
     Consumer,
@@ -19,49 +17,33 @@ from spica_async.bus.port import (
     DeliveryLostError,
     QueueNotFoundError,
 )
-from workers.handling import Handled, Handler, Settlement
+from workers.handling import Handled, Handler, Settlement, Shared
 from workers.port import ChildStartError, EvaluationSlot
-from workers.presence import Presence
 
 _QUEUE_PAUSE_SECONDS = 1.0
 
 
 class SlotServer:
-    """Takes requests for one slot until told to stop; `run` ends in its own time then.
+    """Takes requests for one slot until the worker stops; the request in hand is then finished.
 
     Args:
-        slot: evaluates.
-        bus: where requests come from.
-        queue: the name of theirs.
-        handler: knows what to do with one.
-        pause_seconds: how long the slot takes nothing after a trouble.
-        stopping: once set, nothing new is taken.
-        presence: is told when the slot is ready or in trouble.
-        warnings: counts what was out of order.
+        slot: Evaluates.
+        shared: What the worker's slots share.
+        handler: Answers requests.
+        pause_seconds: How long the slot takes nothing after it could not evaluate a request.
     """
 
     def __init__(
-        self,
-        slot: EvaluationSlot,
-        bus: Bus,
-        *,
-        queue: str,
-        handler: Handler,
-        pause_seconds: float,
-        stopping: asyncio.Event,
-        presence: Presence,
-        warnings: CountedWarnings,
+        self, slot: EvaluationSlot, shared: Shared, handler: Handler, pause_seconds: float
     ) -> None:
         self.slot = slot
         self.is_busy = False
         """Whether a request is in hand, which a stop lets go on for a while."""
-        self._bus = bus
-        self._queue = queue
+        self._shared = shared
+        self._presence = shared.presence
+        self._warnings = shared.warnings
         self._handler = handler
         self._pause_seconds = pause_seconds
-        self._stopping = stopping
-        self._presence = presence
-        self._warnings = warnings
 
     async def run(self) -> None:
         """Serve; to cancel it kills what the slot runs and gives its request back.
@@ -70,20 +52,22 @@ class SlotServer:
             ChildStartError: the slot cannot evaluate any more; what it held is given back.
             AccessRefusedError: the queue may not be read.
         """
-        while not self._stopping.is_set():
+        while not self._shared.stopping.is_set():
             await self.slot.start()
             async with AsyncExitStack() as closing:
                 consumer = await self._open_consumer(closing)
                 self._presence.slot_ready(self.slot.index)
                 trouble = await self._serve(consumer)
-            if trouble is not None and not self._stopping.is_set():
+            if trouble is not None and not self._shared.stopping.is_set():
                 self._presence.slot_troubled(self.slot.index, trouble)
                 await asyncio.sleep(self._pause_seconds)
 
     async def _open_consumer(self, closing: AsyncExitStack) -> Consumer:
         while True:
             try:
-                return await closing.enter_async_context(self._bus.consume(self._queue, prefetch=1))
+                return await closing.enter_async_context(
+                    self._shared.bus.consume(self._shared.queue, prefetch=1)
+                )
             except (QueueNotFoundError, BusUnavailableError) as error:
                 # It was there when the worker started; a consumer that is open waits, too.
                 self._warnings.add("queue_unavailable", error=str(error))
@@ -121,7 +105,9 @@ class SlotServer:
         return handled
 
     def _has_to_close(self, handled: Handled) -> bool:
-        return self._stopping.is_set() or not self.slot.is_warm or handled.trouble is not None
+        return (
+            self._shared.stopping.is_set() or not self.slot.is_warm or handled.trouble is not None
+        )
 
     async def _stop(self, consumer: Consumer) -> None:
         try:

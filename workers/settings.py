@@ -1,22 +1,27 @@
-"""How a worker starts, limits and ends its children."""
+"""How a worker works, and how it starts, limits and ends its children."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+import socket
+from dataclasses import dataclass, field
 from pathlib import Path
 
-import psutil
-
+from spica_async.bus.limits import DEFAULT_HARD_LIMIT_SECONDS
+from spica_async.engine.versions import engine_fingerprint
+from spica_async.errors import InputError
 from spica_async.processes import container
+from spica_async.processes.memory import free_memory
+from workers.port import TraceProvider
+
+DEFAULT_DRAIN_SECONDS = 30.0
+DEFAULT_HEARTBEAT_SECONDS = 10.0
 
 ENGINE_EVALUATOR = "spica_async.engine.evaluation:evaluate"
 ENGINE_WARM_UP = "spica_async.engine.evaluation:warm_up"
 
 _SMALL_REPLAY_BYTES = 768 * 2**20
 """A child with the engine loaded takes half a gigabyte before its first request."""
-_AVAILABLE_MEMORY_SHARE = 0.9
-"""The rest is for the supervisor and for what the system takes in the meantime."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +52,36 @@ class ChildSettings:
     memory_sample_seconds: float = 0.5
 
 
+@dataclass(frozen=True, slots=True)
+class WorkerOptions:
+    """How a worker works.
+
+    Attributes:
+        name: Stands in results and events, and names queues: letters, digits, `_` and `-`.
+        slots: How many evaluations may run at once.
+        drain_seconds: How long evaluations may go on once the worker is to stop.
+        heartbeat_seconds: Between two heartbeats.
+        hard_limit_seconds: Bounds each evaluation, whatever its request allows; none: no bound.
+        engine_fingerprint: Of the engine that the children have; names the queue.
+        children: How children are started and ended.
+        traces: Where children find traces; none: where the request says.
+    """
+
+    name: str
+    slots: int
+    drain_seconds: float = DEFAULT_DRAIN_SECONDS
+    heartbeat_seconds: float = DEFAULT_HEARTBEAT_SECONDS
+    hard_limit_seconds: float | None = DEFAULT_HARD_LIMIT_SECONDS
+    engine_fingerprint: str = field(default_factory=engine_fingerprint)
+    children: ChildSettings = field(default_factory=ChildSettings)
+    traces: TraceProvider | None = None
+
+
+def default_name() -> str:
+    """Host and process id, which no other worker has."""
+    return f"{socket.gethostname()}-{os.getpid()}"
+
+
 def default_slots() -> int:
     """As many as there are cores that this process may use, a container's quota rounded down."""
     if hasattr(os, "sched_getaffinity"):
@@ -57,6 +92,18 @@ def default_slots() -> int:
     return cores if quota is None else max(1, min(cores, int(quota)))
 
 
+def checked_slots(asked: int | None) -> int:
+    """As many slots as were asked for, or else one per core as far as memory goes.
+
+    Raises:
+        InputError: the memory is not enough for a small replay in each that was asked for.
+    """
+    fitting = slots_that_fit()
+    if asked is not None and asked > fitting:
+        raise InputError(f"--slots: the memory that is free now is enough for {fitting}")
+    return asked or min(default_slots(), fitting)
+
+
 def slots_that_fit() -> int:
     """How many slots the memory that is available now leaves enough for a small replay each."""
     return max(1, memory_share(1) // _SMALL_REPLAY_BYTES)
@@ -64,8 +111,4 @@ def slots_that_fit() -> int:
 
 def memory_share(slots: int) -> int:
     """The bytes of one slot when the memory that is available now is shared among all."""
-    available = psutil.virtual_memory().available
-    room = container.available_memory()
-    return (
-        int(min(available, available if room is None else room) * _AVAILABLE_MEMORY_SHARE) // slots
-    )
+    return free_memory() // slots

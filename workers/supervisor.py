@@ -1,10 +1,8 @@
-"""The worker's one loop: slots that take requests, what it tells of itself, what it is told."""
+"""The worker's one loop: slots that take requests, events about itself, orders to all workers."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import NoReturn
 
@@ -14,18 +12,15 @@ from schemas.control import RollCall
 from spica_async.bus.counted import CountedWarnings
 from spica_async.bus.port import Bus, Message
 from spica_async.bus.topology import requests_queue
-from spica_async.engine.versions import engine_versions
 from workers.control import MalformedOrderError, UnknownOrderError, parse_order
-from workers.handling import Handler
+from workers.handling import Handler, Shared
 from workers.holdings import Holdings
 from workers.memory import FootprintEstimator, MemoryGuard
-from workers.port import ChildStartError, EvaluationSlot, SlotStatistics, TraceProvider
-from workers.presence import Identity, Presence
+from workers.port import ChildStartError, EvaluationSlot, SlotStatistics
+from workers.presence import Presence
 from workers.serving import SlotServer
-from workers.settings import ChildSettings, default_slots, memory_share
+from workers.settings import WorkerOptions, memory_share
 from workers.slot import Slot
-
-DEFAULT_HEARTBEAT_SECONDS = 10.0
 
 log = structlog.get_logger(__name__)
 
@@ -37,86 +32,51 @@ class Supervisor:
     once and their requests given back.
 
     Args:
-        bus: where requests come from and results go to; the requests' queue must be declared.
-        engine_fingerprint: of the engine that the children have; names the queue.
-        slots: how many evaluations may run at once; by default one per core.
-        name: stands in results and events; by default host and process id.
-        children: how children are started and ended.
-        make_slot: makes the slot of an index; by default a `Slot` with children.
-        memory_limit_bytes: per slot; by default an equal share of what is available now.
-        estimate_bytes: by default the engine's own estimator.
-        hard_limit_seconds: bounds each evaluation, whatever its request allows; none: no bound.
-        traces: where children find traces; none: where the request says.
-        trace_pause_seconds: how long a slot takes nothing after a trace could not be had.
-        heartbeat_seconds: between two heartbeats.
+        bus: Where requests come from and results go to; the requests' queue must be declared.
+        options: How the worker works.
+        make_slot: Makes the slot of an index; by default a `Slot` with children.
+        memory_limit_bytes: Per slot; by default an equal share of what is available now.
+        estimate_bytes: Tells what a load needs; by default the engine's own estimator.
+        trace_pause_seconds: How long a slot takes nothing after a trace could not be had.
     """
 
     def __init__(
         self,
         bus: Bus,
+        options: WorkerOptions,
         *,
-        engine_fingerprint: str,
-        slots: int | None = None,
-        name: str | None = None,
-        children: ChildSettings | None = None,
         make_slot: Callable[[int], EvaluationSlot] | None = None,
         memory_limit_bytes: int | None = None,
         estimate_bytes: FootprintEstimator | None = None,
-        hard_limit_seconds: float | None = None,
-        traces: TraceProvider | None = None,
         trace_pause_seconds: float = 30.0,
-        heartbeat_seconds: float = DEFAULT_HEARTBEAT_SECONDS,
     ) -> None:
-        count = default_slots() if slots is None else slots
-        if count < 1:
-            raise ValueError(f"slots is {count}, below 1")
-        limit = memory_share(count) if memory_limit_bytes is None else memory_limit_bytes
-        settings = children or ChildSettings()
-        identity = Identity(
-            name or default_name(),
-            socket.gethostname(),
-            os.getpid(),
-            engine_fingerprint,
-            engine_versions(),
-        )
-        self.name = identity.name
+        if options.slots < 1:
+            raise ValueError(f"slots is {options.slots}, below 1")
+        limit = memory_limit_bytes or memory_share(options.slots)
+        self.name = options.name
         self._log = log.bind(worker=self.name)
         self._bus = bus
-        self._queue = requests_queue(engine_fingerprint).name
         self._warnings = CountedWarnings("worker", self._log)
         self._holdings = Holdings()
-        self._presence = Presence(
+        self._presence = Presence(bus, options, self._holdings, self._warnings)
+        self._shared = Shared(
             bus,
-            identity,
-            slots=count,
-            held=lambda: self._holdings.evaluation_ids,
-            interval_seconds=heartbeat_seconds,
-            warnings=self._warnings,
+            requests_queue(options.engine_fingerprint).name,
+            self._holdings,
+            self._presence,
+            self._warnings,
         )
-        self._stopping = asyncio.Event()
         handler = Handler(
-            bus,
-            identity=identity,
+            self._shared,
+            worker=options.name,
             guard=MemoryGuard(limit, estimate_bytes),
-            hard_limit_seconds=hard_limit_seconds,
-            traces=traces,
-            holdings=self._holdings,
-            presence=self._presence,
-            warnings=self._warnings,
+            hard_limit_seconds=options.hard_limit_seconds,
+            traces=options.traces,
         )
-        make_slot = make_slot or (lambda index: Slot(index, settings, limit))
+        make_slot = make_slot or (lambda index: Slot(index, options.children, limit))
         self._servers = tuple(
-            SlotServer(
-                make_slot(index),
-                bus,
-                queue=self._queue,
-                handler=handler,
-                pause_seconds=trace_pause_seconds,
-                stopping=self._stopping,
-                presence=self._presence,
-                warnings=self._warnings,
-            )
-            for index in range(count)
+            SlotServer(make_slot(index), self._shared, handler, trace_pause_seconds)
+            for index in range(options.slots)
         )
         self._retired = 0
         self._has_run = False
@@ -147,14 +107,14 @@ class Supervisor:
             raise RuntimeError("a supervisor runs once")
         self._has_run = True
         try:
-            await self._bus.queue_status(self._queue)
+            await self._bus.queue_status(self._shared.queue)
             async with self._bus.listen() as orders:
-                self._log.info("worker.started", slots=len(self._servers), queue=self._queue)
+                self._log.info("worker.started", slots=len(self._servers), queue=self._shared.queue)
                 try:
                     await self._work(orders)
                 finally:
                     await self._close_slots()
-                    await self._presence.say_goodbye()
+                    await self._presence.announce_leaving()
         finally:
             self._ended.set()
             self._log.info("worker.ended", **self._warnings.counts)
@@ -165,7 +125,7 @@ class Supervisor:
         Returns when `run` has cleaned up.
         """
         self._drain_seconds = drain_seconds
-        self._stopping.set()
+        self._shared.stopping.set()
         await self._ended.wait()
 
     async def _work(self, orders: AsyncIterator[Message]) -> None:
@@ -174,7 +134,7 @@ class Supervisor:
                 group.create_task(self._presence.run())
                 group.create_task(self._obey(orders))
                 tasks = [group.create_task(self._serve(server)) for server in self._servers]
-                await self._stopping.wait()
+                await self._shared.stopping.wait()
                 await self._drain(tasks)
         except* _StoppedError:
             pass
@@ -228,8 +188,3 @@ class Supervisor:
 
 class _StoppedError(Exception):
     """Ends the task group after `stop`."""
-
-
-def default_name() -> str:
-    """Host and process id, which no other worker has."""
-    return f"{socket.gethostname()}-{os.getpid()}"

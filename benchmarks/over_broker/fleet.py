@@ -27,9 +27,9 @@ from spica_async.bus.port import Bus
 from spica_async.bus.rabbitmq import RabbitBus
 from spica_async.bus.topology import requests_queue
 from workers.port import ChildDeaths, EvaluationSlot, SlotOutcome, SlotStatistics
-from workers.settings import ChildSettings
+from workers.settings import DEFAULT_HEARTBEAT_SECONDS, ChildSettings, WorkerOptions
 from workers.slot import Slot
-from workers.supervisor import DEFAULT_HEARTBEAT_SECONDS, Supervisor
+from workers.supervisor import Supervisor
 
 _SLOT_BYTES = 2**40
 _READY_SECONDS = 300.0
@@ -152,12 +152,15 @@ def _supervisor(bus: Bus, options: FleetOptions, number: int) -> Supervisor:
 
     return Supervisor(
         bus,
-        engine_fingerprint=options.fingerprint,
-        slots=options.slots,
-        name=f"benchmark-{os.getpid()}-{number}",
+        WorkerOptions(
+            f"benchmark-{os.getpid()}-{number}",
+            options.slots,
+            engine_fingerprint=options.fingerprint,
+            heartbeat_seconds=options.heartbeat_seconds,
+            hard_limit_seconds=None,
+        ),
         make_slot=make_slot,
         memory_limit_bytes=_SLOT_BYTES,
-        heartbeat_seconds=options.heartbeat_seconds,
     )
 
 

@@ -54,7 +54,7 @@ def serve(*, flags: DaemonRunFlags) -> None:
     from spica_async.service.http.tokens import Tokens, new_token, read_tokens
     from spica_async.service.jobs import check_root
     from spica_async.service.program import DaemonOptions, run_daemon
-    from workers.program import checked_slots
+    from workers.settings import checked_slots
 
     log_to_stderr()
     broker = flags.broker()

@@ -44,9 +44,13 @@ from spica_async.service.jobs import Job, NewJob, ResumedJob, check_root
 from spica_async.service.local_worker import local_worker
 from spica_async.service.run_sweep import RunContext, run_job
 from spica_async.space.knobs import scales
-from workers.program import WorkerOptions, checked_slots
-from workers.settings import ENGINE_WARM_UP, ChildSettings
-from workers.supervisor import default_name
+from workers.settings import (
+    ENGINE_WARM_UP,
+    ChildSettings,
+    WorkerOptions,
+    checked_slots,
+    default_name,
+)
 from workers.traces import TraceCache
 
 _WARM_UP_WITH_PLANNER = "spica_async.engine.evaluation:warm_up_with_planner"

@@ -18,9 +18,15 @@ from spica_async.cli.options import BrokerFlags, flattened
 from spica_async.cli.program import run_as_program
 from spica_async.errors import InputError, file_problem
 from spica_async.traces.sources import DEFAULT_SCHEMES, read_schemes
-from workers.program import DEFAULT_DRAIN_SECONDS, WorkerOptions, checked_slots, run_program
-from workers.settings import ChildSettings
-from workers.supervisor import DEFAULT_HEARTBEAT_SECONDS, default_name
+from workers.program import run_program
+from workers.settings import (
+    DEFAULT_DRAIN_SECONDS,
+    DEFAULT_HEARTBEAT_SECONDS,
+    ChildSettings,
+    WorkerOptions,
+    checked_slots,
+    default_name,
+)
 from workers.traces import DEFAULT_MAX_BYTES, TraceCache
 
 _NAME = re.compile("[A-Za-z0-9_-]{1,100}")

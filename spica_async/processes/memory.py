@@ -6,11 +6,21 @@ from typing import Final
 
 import psutil
 
-from spica_async.processes.container import available_memory
+from spica_async.processes import container
 
 _LEAST_BYTES: Final = 2 * 2**30
 _AVAILABLE_SHARE: Final = 0.9
+"""The rest is for ourselves and for what the system takes in the meantime."""
 _COUNTLESS: Final = 10**18
+
+
+def free_memory() -> int:
+    """The bytes that our children may share, by what the host and its containers have now."""
+    available = psutil.virtual_memory().available
+    in_container = container.available_memory()
+    return int(
+        min(available, available if in_container is None else in_container) * _AVAILABLE_SHARE
+    )
 
 
 def child_memory_limit() -> int:
@@ -18,9 +28,7 @@ def child_memory_limit() -> int:
 
     That is a quarter of it; all but a reserve where a quarter would be too little for any work.
     """
-    available = psutil.virtual_memory().available
-    room = available_memory()
-    share = int(min(available, available if room is None else room) * _AVAILABLE_SHARE)
+    share = free_memory()
     return min(share, max(_LEAST_BYTES, share // 4))
 
 

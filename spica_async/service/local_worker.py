@@ -11,7 +11,8 @@ import structlog
 from spica_async.bus.port import Bus, BusError
 from spica_async.errors import SpicaError, causes, first_cause
 from workers.port import ChildStartError
-from workers.program import WorkerOptions, run_worker
+from workers.program import run_worker
+from workers.settings import WorkerOptions
 
 log = structlog.get_logger(__name__)
 

@@ -39,9 +39,7 @@ from spica_async.service.manager import SweepManager
 from spica_async.service.outbox import Outbox
 from spica_async.service.runner import ManagerSettings
 from spica_async.service.trace_offers import trace_server
-from workers.program import WorkerOptions
-from workers.settings import ChildSettings
-from workers.supervisor import default_name
+from workers.settings import ChildSettings, WorkerOptions, default_name
 from workers.traces import TraceCache
 
 _SWITCH_SECONDS: Final = 0.0001

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Any
 
@@ -23,6 +24,7 @@ from spica_async.bus.memory import MemoryBus
 from spica_async.bus.port import Delivery, Event, Message
 from spica_async.bus.topology import declare, requests_queue, results_queue
 from workers.port import ChildDeaths, SlotOutcome, SlotStatistics
+from workers.settings import WorkerOptions
 from workers.supervisor import Supervisor
 
 REQUESTS = requests_queue("engine")
@@ -44,6 +46,21 @@ async def succeed(slot: FakeSlot, request: EvaluationRequest, deaths: ChildDeath
 async def hang(slot: FakeSlot, request: EvaluationRequest, deaths: ChildDeaths) -> Measurement:
     await asyncio.Event().wait()
     raise AssertionError("nobody ends that wait but a cancellation")
+
+
+def make_supervisor(bus: MemoryBus, **given: Any) -> Supervisor:
+    """A worker with one slot; `given` are fields of `WorkerOptions` and arguments of its own."""
+    options: dict[str, Any] = {
+        "engine_fingerprint": "engine",
+        "name": "here",
+        "slots": 1,
+        "hard_limit_seconds": None,
+    }
+    arguments: dict[str, Any] = {}
+    names = {field.name for field in fields(WorkerOptions)}
+    for name, value in given.items():
+        (options if name in names else arguments)[name] = value
+    return Supervisor(bus, WorkerOptions(**options), **arguments)
 
 
 class FakeSlot:
@@ -104,15 +121,12 @@ class Desk:
 
     def supervisor(self, **options: Any) -> Supervisor:
         defaults: dict[str, Any] = {
-            "engine_fingerprint": "engine",
-            "name": "here",
-            "slots": 1,
             "make_slot": self._make_slot,
             "memory_limit_bytes": 2**40,
             # A test that waits for the next one hears of it within its own patience.
             "heartbeat_seconds": 1000,
         }
-        return Supervisor(self.bus, **(defaults | options))
+        return make_supervisor(self.bus, **(defaults | options))
 
     @asynccontextmanager
     async def working(self, **options: Any) -> AsyncIterator[Supervisor]:

@@ -101,7 +101,7 @@ def test_no_secret_has_a_default() -> None:
 
 def test_a_service_has_more_time_to_end_than_it_takes() -> None:
     from spica_async.cli.options import DEFAULT_GRACE_SECONDS
-    from workers.program import DEFAULT_DRAIN_SECONDS
+    from workers.settings import DEFAULT_DRAIN_SECONDS
 
     for name, takes in (("coordinator", DEFAULT_GRACE_SECONDS), ("worker", DEFAULT_DRAIN_SECONDS)):
         assert seconds(SERVICES[name]["stop_grace_period"]) >= takes + 10

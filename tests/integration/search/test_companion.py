@@ -21,8 +21,7 @@ from spica_async.plan.types import SweepPlan
 from spica_async.report.folder_writer import FolderWriter
 from spica_async.service.jobs import Job
 from spica_async.service.local_worker import local_worker
-from workers.program import WorkerOptions
-from workers.settings import ChildSettings
+from workers.settings import ChildSettings, WorkerOptions
 
 
 async def told_of(job: Job, options: JournalOptions) -> tuple[str, str]:

@@ -41,7 +41,8 @@ from pathlib import Path
 from spica_async.bus.address import BrokerAddress
 from spica_async.errors import SpicaError
 from spica_async.cli.logs import log_to_stderr
-from workers.program import WorkerOptions, run_program
+from workers.program import run_program
+from workers.settings import WorkerOptions
 from workers.settings import ChildSettings
 
 url, children, options = sys.argv[1], json.loads(sys.argv[2]), json.loads(sys.argv[3])

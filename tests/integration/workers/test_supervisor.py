@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
+from support.worker_desk import make_supervisor
 
 from schemas.control import SweepCancellation, SweepCancelled
 from schemas.events import EvaluationStarted
@@ -57,15 +58,11 @@ async def bus() -> MemoryBus:
 def make(bus: MemoryBus, settings: ChildSettings) -> MakeSupervisor:
     def make(**changes: Any) -> Supervisor:
         arguments: dict[str, Any] = {
-            "bus": bus,
-            "engine_fingerprint": "engine",
-            "slots": 1,
-            "name": "here",
             "children": settings,
             "memory_limit_bytes": PLENTY,
             "estimate_bytes": lambda load: 1000 * load.requests,
         }
-        return Supervisor(**(arguments | changes))
+        return make_supervisor(**({"bus": bus} | arguments | changes))
 
     return make
 

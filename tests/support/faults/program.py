@@ -13,8 +13,8 @@ from spica_async.bus import topology
 from spica_async.bus.address import BrokerAddress
 from spica_async.cli.logs import log_to_stderr
 from spica_async.errors import SpicaError
-from workers.program import WorkerOptions, run_program
-from workers.settings import ChildSettings
+from workers.program import run_program
+from workers.settings import ChildSettings, WorkerOptions
 
 
 def main(url: str, document: str) -> None:

@@ -12,7 +12,7 @@ from spica_async.bus.address import BrokerAddress
 from spica_async.cli import worker as cli
 from spica_async.cli.program import run_app
 from spica_async.errors import SpicaError
-from workers.program import WorkerOptions
+from workers.settings import WorkerOptions
 from workers.traces import TraceCache
 
 BUS = ("--bus", "amqp://user:secret@broker")

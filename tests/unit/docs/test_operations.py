@@ -12,7 +12,7 @@ from spica_async.bus import address, limits, topology
 from spica_async.bus.rabbitmq.bus import DEFAULT_CONNECT_SECONDS, DEFAULT_PATIENCE_SECONDS
 from spica_async.cli.app import app
 from spica_async.cli.worker import app as worker_app
-from workers import supervisor, traces
+from workers import settings, traces
 
 PAGE = (Path(__file__).parents[3] / "docs" / "operations.md").read_text(encoding="utf-8")
 OTHERS_COMMANDS = re.compile(
@@ -42,7 +42,7 @@ def test_every_option_on_the_page_exists() -> None:
     [
         ("requests of a sweep in flight", 16, ""),
         ("heartbeat of connections", address.DEFAULT_HEARTBEAT_SECONDS, " s"),
-        ("heartbeat of workers", supervisor.DEFAULT_HEARTBEAT_SECONDS, " s"),
+        ("heartbeat of workers", settings.DEFAULT_HEARTBEAT_SECONDS, " s"),
         ("hard limit of an evaluation", limits.DEFAULT_HARD_LIMIT_SECONDS, " s"),
         ("delivery limit", topology.DELIVERY_LIMIT, ""),
         ("trace cache of a worker", traces.DEFAULT_MAX_BYTES / 2**30, " GiB"),

@@ -121,7 +121,7 @@ class TestPresence:
                 await asyncio.Event().wait()
 
         monkeypatch.setattr("workers.presence._GOODBYE_SECONDS", 0.01)
-        monkeypatch.setattr("workers.presence._UNTOLD_STARTS", 2)
+        monkeypatch.setattr("workers.presence._MAX_PENDING_STARTS", 2)
         desk = await open_desk(SlowBus())
         async with desk.working() as supervisor:
             await desk.send(*(desk.request() for _ in range(5)))
