@@ -6,14 +6,16 @@ Imported with the first download only, so that a worker without traces stays lig
 from __future__ import annotations
 
 import hashlib
+import ssl
 from collections.abc import AsyncGenerator, Collection
 from contextlib import aclosing
+from functools import partial
 from http import HTTPStatus
 from typing import IO, Final
 from urllib.parse import urljoin, urlsplit
 
-import aiohttp
 import fsspec  # type: ignore[import-untyped]  # no types are published for it
+import httpx2 as httpx
 import structlog
 from tenacity import (
     AsyncRetrying,
@@ -32,6 +34,7 @@ from spica_async.traces.sources import is_chained, refused, scheme_of
 _ATTEMPTS: Final = 4
 _LONGEST_PAUSE_SECONDS: Final = 10.0
 _BLOCK_BYTES: Final = 2**20
+_MOST_REDIRECTS: Final = 10
 _CONNECT_SECONDS: Final = 10.0
 # Without a byte for so long the server is taken to be gone.
 _SILENCE_SECONDS: Final = 30.0
@@ -148,65 +151,59 @@ async def _http_blocks(
     headers = {"Accept-Encoding": "identity"}
     if source.token is not None:
         headers["Authorization"] = f"Bearer {source.token.get_secret_value()}"
-    timeout = aiohttp.ClientTimeout(
-        total=None, sock_connect=_CONNECT_SECONDS, sock_read=_SILENCE_SECONDS
-    )
     try:
         async with (
-            aiohttp.ClientSession(
-                timeout=timeout,
-                read_bufsize=_BLOCK_BYTES,
-                trace_configs=[_looking_at_redirects(source, schemes)],
-            ) as session,
+            httpx.AsyncClient(
+                timeout=httpx.Timeout(_SILENCE_SECONDS, connect=_CONNECT_SECONDS),
+                # OpenSSL's own settings count, and no variable that names a proxy.
+                verify=ssl.create_default_context(),
+                trust_env=False,
+                follow_redirects=True,
+                max_redirects=_MOST_REDIRECTS,
+                event_hooks={"response": [partial(_check_redirect, source, schemes)]},
+            ) as client,
             # Redirected to another origin, it leaves the token behind.
-            session.get(source.url, headers=headers) as response,
+            client.stream("GET", source.url, headers=headers) as response,
         ):
             _check_answer(load, source, response)
-            async for block in response.content.iter_chunked(_BLOCK_BYTES):
+            async for block in response.aiter_bytes(_BLOCK_BYTES):
                 yield block
-    except aiohttp.InvalidURL as error:
+    except (httpx.InvalidURL, httpx.UnsupportedProtocol, ValueError) as error:
         raise SourceError(source, "not a URL that can be fetched") from error
-    except aiohttp.TooManyRedirects as error:
+    except httpx.TooManyRedirects as error:
         raise SourceError(source, "redirects without end") from error
-    except aiohttp.ClientSSLError as error:
-        raise SourceError(source, _problem(source, error)) from error
-    except aiohttp.ClientResponseError as error:
-        # As text it quotes the whole URL.
-        raise _PassingError(
-            source, f"no answer in HTTP: {' '.join(error.message.split())}"
-        ) from error
-    except (aiohttp.ClientError, TimeoutError) as error:
-        raise _PassingError(source, _problem(source, error)) from error
+    except httpx.RemoteProtocolError as error:
+        raise _PassingError(source, f"no answer in HTTP: {_problem(source, error)}") from error
+    except httpx.HTTPError as error:
+        kind = SourceError if tls_refusal(error, HTTPS) else _PassingError
+        raise kind(source, _problem(source, error)) from error
 
 
-def _looking_at_redirects(source: TraceSource, schemes: Collection[str]) -> aiohttp.TraceConfig:
+async def _check_redirect(
+    source: TraceSource, schemes: Collection[str], response: httpx.Response
+) -> None:
     """Refuses to be led to what would not be fetched if it were named, before it is asked for."""
-
-    async def look(_: object, __: object, asked: aiohttp.TraceRequestRedirectParams) -> None:
-        location = asked.response.headers.get("Location") or asked.response.headers.get("URI", "")
-        scheme = urlsplit(urljoin(str(asked.response.url), location)).scheme
-        if scheme not in _HTTP:
-            raise SourceError(source, f"it redirects to {scheme}://")
-        problem = refused(scheme, schemes)
-        if problem is not None:
-            raise SourceError(source, f"it redirects, and {problem}")
-
-    config = aiohttp.TraceConfig()
-    config.on_request_redirect.append(look)
-    return config
+    if not response.has_redirect_location:
+        return
+    scheme = urlsplit(urljoin(str(response.url), response.headers["Location"])).scheme
+    if scheme not in _HTTP:
+        raise SourceError(source, f"it redirects to {scheme}://")
+    problem = refused(scheme, schemes)
+    if problem is not None:
+        raise SourceError(source, f"it redirects, and {problem}")
 
 
-def _check_answer(load: TraceLoad, source: TraceSource, response: aiohttp.ClientResponse) -> None:
-    if response.status != HTTPStatus.OK:
-        kind = _PassingError if response.status in _PASSING else SourceError
-        raise kind(source, f"{response.status} {response.reason}")
-    length = response.content_length
+def _check_answer(load: TraceLoad, source: TraceSource, response: httpx.Response) -> None:
+    if response.status_code != HTTPStatus.OK:
+        kind = _PassingError if response.status_code in _PASSING else SourceError
+        raise kind(source, f"{response.status_code} {response.reason_phrase}")
+    length = response.headers.get("Content-Length")
     if (
         length is not None
-        and length != load.size_bytes
+        and int(length) != load.size_bytes
         and "Content-Encoding" not in response.headers
     ):
-        raise SourceError(source, f"has {length:,} bytes, the trace has {load.size_bytes:,}")
+        raise SourceError(source, f"has {int(length):,} bytes, the trace has {load.size_bytes:,}")
 
 
 async def _fsspec_blocks(source: TraceSource) -> AsyncGenerator[bytes, None]:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Callable
 from pathlib import Path
 
-import aiohttp
 import pytest
 from support.pki import server_context
 from support.scripted_http import answer, scripted_server, without_tls
@@ -27,12 +25,10 @@ Trust = Callable[[str], None]
 
 @pytest.fixture
 def trust(pki: Path, monkeypatch: pytest.MonkeyPatch) -> Trust:
-    """Has the certificates in a file trusted, as SSL_CERT_FILE does for a worker that starts."""
+    """Has the certificates in a file trusted, as a user does."""
 
     def begin(ca: str) -> None:
-        context = ssl.create_default_context(cafile=pki / ca)
-        # The library reads the variable once, when it is imported.
-        monkeypatch.setattr(aiohttp.connector, "_SSL_CONTEXT_VERIFIED", context)
+        monkeypatch.setenv("SSL_CERT_FILE", str(pki / ca))
 
     return begin
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
 from pathlib import Path
 
 import fsspec  # type: ignore[import-untyped]  # no types are published for it
@@ -79,10 +78,7 @@ async def test_a_redirect_leads_to_no_other_scheme(tmp_path: Path, scheme: str) 
 async def test_a_redirect_does_not_leave_encryption(
     tmp_path: Path, pki: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "aiohttp.connector._SSL_CONTEXT_VERIFIED",
-        ssl.create_default_context(cafile=pki / "ca.pem"),
-    )
+    monkeypatch.setenv("SSL_CERT_FILE", str(pki / "ca.pem"))
     async with (
         scripted_server(answer(CONTENT)) as plain,
         scripted_server(redirect(plain.url), tls=server_context(pki)) as server,

@@ -355,7 +355,7 @@ def test_a_url_is_shown_without_its_secrets(url: str, public: str) -> None:
 def test_what_downloads_and_serves_is_imported_when_it_is_needed() -> None:
     script = (
         "import sys, workers.traces, spica_async.traces.serve;"
-        "print({'aiohttp', 'fsspec', 'tenacity'} & sys.modules.keys())"
+        "print({'httpx2', 'fsspec', 'tenacity'} & sys.modules.keys())"
     )
     root = Path(__file__).parents[3]
     done = subprocess.run([sys.executable, "-c", script], cwd=root, capture_output=True, check=True)
