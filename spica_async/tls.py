@@ -53,7 +53,7 @@ HTTPS: Final = TlsOptions("the variable SSL_CERT_FILE", "http:// in the URL")
 def tls_error(error: BaseException) -> ssl.SSLError | None:
     """The error of TLS that is behind another one, however often that was wrapped."""
     found = [cause for cause in _causes(error) if isinstance(cause, ssl.SSLError)]
-    # aiohttp's are such errors, too, and say nothing of it themselves.
+    # Those of aiohttp, which storages use, are such errors, too, and say nothing of it themselves.
     return found[-1] if found else None
 
 

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-import aiohttp
+import httpx2 as httpx
 import pytest
 from support.broker import free_port
 from support.daemons import QuickInputs, daemon, make_quick, small_config
@@ -51,7 +51,7 @@ async def test_sweeps_side_by_side_serve_their_traces_at_one_port(
             broker=options,
             traces=server,
         ) as run,
-        aiohttp.ClientSession() as http,
+        httpx.AsyncClient(trust_env=False) as http,
     ):
         ids = [await run.submit(small_config(random_seed=seed)) for seed in (1, 2)]
         # The first one would end while the second is still planned.
@@ -80,11 +80,11 @@ def trace_of(seed: int) -> str:
     return f"{json.dumps(request)}\n"
 
 
-async def fetched(http: aiohttp.ClientSession, load: object) -> tuple[int, str]:
+async def fetched(http: httpx.AsyncClient, load: object) -> tuple[int, str]:
     """What a worker elsewhere is answered."""
     assert isinstance(load, TraceLoad)
     (source,) = load.sources
     assert source.token is not None
     login = {"Authorization": f"Bearer {source.token.get_secret_value()}"}
-    async with http.get(source.url, headers=login) as answer:
-        return answer.status, await answer.text()
+    answer = await http.get(source.url, headers=login)
+    return answer.status_code, answer.text

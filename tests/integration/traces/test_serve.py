@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import aiohttp
+import httpx2 as httpx
 import pytest
 from structlog.testing import capture_logs
 from support.trace_loads import files_in, load_of, open_cache
@@ -59,29 +59,36 @@ async def test_a_worker_elsewhere_fetches_the_trace(load: TraceLoad, tmp_path: P
 
 
 async def test_a_range_and_a_head(load: TraceLoad) -> None:
-    async with serving(load, host="127.0.0.1") as source, aiohttp.ClientSession() as http:
+    async with (
+        serving(load, host="127.0.0.1") as source,
+        httpx.AsyncClient(trust_env=False) as http,
+    ):
         url, headers = source.url, authorization(source)
-        async with http.get(url, headers={**headers, "Range": "bytes=256-511"}) as part:
-            assert part.status == 206
-            assert await part.read() == CONTENT[:256]
-        async with http.head(url, headers=headers) as head:
-            assert (head.status, head.content_length) == (200, len(CONTENT))
-        async with http.head(url) as head:
-            assert head.status == 401
+        part = await http.get(url, headers={**headers, "Range": "bytes=256-511"})
+        assert part.status_code == 206
+        assert part.content == CONTENT[:256]
+        head = await http.head(url, headers=headers)
+        assert (head.status_code, head.headers["Content-Length"]) == (200, str(len(CONTENT)))
+        head = await http.head(url)
+        assert head.status_code == 401
 
 
 @pytest.mark.parametrize(
     "value",
-    [None, "", "Bearer", "Bearer wrong", "Bearer \udce4", "Basic {token}", "Bearer {token}x"],
+    [None, "", "Bearer", "Bearer wrong", "Bearer \xe4", "Basic {token}", "Bearer {token}x"],
 )
 async def test_without_the_token_nothing_is_told(load: TraceLoad, value: str | None) -> None:
-    async with serving(load, host="127.0.0.1") as source, aiohttp.ClientSession() as http:
+    async with (
+        serving(load, host="127.0.0.1") as source,
+        httpx.AsyncClient(trust_env=False) as http,
+    ):
         token = authorization(source)["Authorization"].removeprefix("Bearer ")
-        headers = {} if value is None else {"Authorization": value.format(token=token)}
+        given = "" if value is None else value.format(token=token)
+        headers = {} if value is None else {b"Authorization": given.encode("latin-1")}
         for url in (source.url, source.url.replace(load.sha256, "0" * 64)):
-            async with http.get(url, headers=headers) as response:
-                assert response.status == 401
-                assert response.headers["WWW-Authenticate"] == "Bearer"
+            response = await http.get(url, headers=headers)
+            assert response.status_code == 401
+            assert response.headers["WWW-Authenticate"] == "Bearer"
 
 
 @pytest.mark.parametrize(
@@ -89,12 +96,15 @@ async def test_without_the_token_nothing_is_told(load: TraceLoad, value: str | N
     ["/traces/" + "0" * 64, "/traces/", "/traces", "/", "/traces/..%2f..%2fetc%2fpasswd", "/etc"],
 )
 async def test_there_is_nothing_but_the_traces(load: TraceLoad, path: str) -> None:
-    async with serving(load, host="127.0.0.1") as source, aiohttp.ClientSession() as http:
+    async with (
+        serving(load, host="127.0.0.1") as source,
+        httpx.AsyncClient(trust_env=False) as http,
+    ):
         headers = authorization(source)
-        async with http.get(base_of(source) + path, headers=headers) as response:
-            assert response.status == 404
-        async with http.post(source.url, headers=headers) as response:
-            assert response.status == 405
+        response = await http.get(base_of(source) + path, headers=headers)
+        assert response.status_code == 404
+        response = await http.post(source.url, headers=headers)
+        assert response.status_code == 405
 
 
 CHANGES: dict[str, Callable[[Path], Any]] = {
@@ -106,12 +116,15 @@ CHANGES: dict[str, Callable[[Path], Any]] = {
 
 @pytest.mark.parametrize("change", CHANGES)
 async def test_a_trace_that_has_changed_is_gone(load: TraceLoad, change: str) -> None:
-    async with serving(load, host="127.0.0.1") as source, aiohttp.ClientSession() as http:
+    async with (
+        serving(load, host="127.0.0.1") as source,
+        httpx.AsyncClient(trust_env=False) as http,
+    ):
         CHANGES[change](Path(load.path))
         with capture_logs() as logs:
             headers = authorization(source)
-            async with http.get(source.url, headers=headers) as response:
-                assert response.status == 410
+            response = await http.get(source.url, headers=headers)
+            assert response.status_code == 410
     assert [entry["event"] for entry in logs] == ["coordinator.trace_changed"]
 
 
@@ -144,11 +157,11 @@ async def test_a_worker_that_goes_in_the_middle_is_no_error(
         for _ in range(5):
             _, writer = await _ask(source)
             writer.transport.abort()
-        async with aiohttp.ClientSession() as http:
+        async with httpx.AsyncClient(trust_env=False) as http:
             headers = authorization(source)
             for _ in range(2):
-                async with http.get(source.url, headers=headers) as response:
-                    assert len(await response.read()) == large.size_bytes
+                response = await http.get(source.url, headers=headers)
+                assert len(response.content) == large.size_bytes
     assert caplog.records == []
 
 
@@ -236,12 +249,12 @@ async def test_a_server_offers_each_trace_to_those_with_its_own_token(
     other = load_of(b"other", path=tmp_path / "other.jsonl")
 
     async def status(source: TraceSource, url: str) -> int:
-        async with http.get(url, headers=authorization(source)) as response:
-            return response.status
+        response = await http.get(url, headers=authorization(source))
+        return response.status_code
 
     async with (
         TraceServer.open("127.0.0.1") as server,
-        aiohttp.ClientSession() as http,
+        httpx.AsyncClient(trust_env=False) as http,
     ):
         async with server.offering(load, advertised_host="127.0.0.1") as first:
             async with (

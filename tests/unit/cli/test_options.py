@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-import aiohttp
+import httpx2 as httpx
 import pytest
 import typer
 from support.broker import free_port
@@ -120,15 +120,15 @@ async def test_a_trace_is_offered_from_here_and_from_where_the_user_says(tmp_pat
 
     async with offered(None, here) as nothing:
         assert nothing is None
-    async with offered(trace, here) as given, aiohttp.ClientSession() as session:
+    async with offered(trace, here) as given, httpx.AsyncClient(trust_env=False) as session:
         assert given is not None
         first, own = given.sources
         assert (first.url, first.token) == ("s3://traces/one.jsonl", None)
         assert re.fullmatch(rf"http://127\.0\.0\.1:\d+/traces/{digest}", own.url)
         assert own.token is not None
         login = {"Authorization": f"Bearer {own.token.get_secret_value()}"}
-        async with session.get(own.url, headers=login) as answer:
-            assert await answer.text() == "{}\n"
+        answer = await session.get(own.url, headers=login)
+        assert answer.text == "{}\n"
     async with offered(trace, anywhere) as given:
         assert given is not None
         (own,) = given.sources
@@ -154,7 +154,7 @@ async def test_several_traces_are_offered_at_the_one_port_of_a_daemon(tmp_path: 
         trace_server(options) as server,
         offered(traces[0], options, server) as first,
         offered(traces[1], options, server) as second,
-        aiohttp.ClientSession() as session,
+        httpx.AsyncClient(trust_env=False) as session,
     ):
         for given, text in ((first, "{}\n"), (second, "[]\n")):
             assert given is not None
@@ -162,5 +162,5 @@ async def test_several_traces_are_offered_at_the_one_port_of_a_daemon(tmp_path: 
             assert own.url == f"http://127.0.0.1:{options.trace_port}/traces/{given.sha256}"
             assert own.token is not None
             login = {"Authorization": f"Bearer {own.token.get_secret_value()}"}
-            async with session.get(own.url, headers=login) as answer:
-                assert await answer.text() == text
+            answer = await session.get(own.url, headers=login)
+            assert answer.text == text
