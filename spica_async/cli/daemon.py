@@ -25,11 +25,10 @@ def submit(
     from spica_async.cli.daemon_views import watch_sweep
     from spica_async.config.load import load_config
     from spica_async.report.folder import config_document
-    from spica_async.service.client import DaemonClient
 
     document = config_document(load_config(config))
     submission = SweepSubmission(config=document, priority=priority, use_cache=not no_cache)
-    with DaemonClient(flags.address()) as client:
+    with flags.client() as client:
         sweep = client.submit(submission)
         if watch:
             typer.echo(sweep.sweep_id, err=json)
@@ -46,9 +45,8 @@ def list_sweeps(
 ) -> None:
     """List the sweeps of a tuning daemon, the latest first."""
     from spica_async.cli.daemon_views import print_sweeps
-    from spica_async.service.client import DaemonClient
 
-    with DaemonClient(flags.address()) as client:
+    with flags.client() as client:
         sweeps = client.sweeps(state, most=limit + 1)
     if len(sweeps) > limit:
         typer.echo(f"the latest {limit:,}; --limit N shows more", err=True)
@@ -61,18 +59,16 @@ def list_sweeps(
 def show(sweep: SweepId, *, flags: DaemonFlags, json: AsJson = False) -> None:
     """Show how far a sweep of a tuning daemon is, and its best deployments."""
     from spica_async.cli.daemon_views import print_sweep
-    from spica_async.service.client import DaemonClient
 
-    with DaemonClient(flags.address()) as client:
+    with flags.client() as client:
         print_sweep(client.sweep(sweep), as_json=json)
 
 
 def watch(sweep: SweepId, *, flags: DaemonFlags, json: AsJson = False) -> None:
     """Follow a sweep of a tuning daemon to its end; the exit code is that of `run`."""
     from spica_async.cli.daemon_views import watch_sweep
-    from spica_async.service.client import DaemonClient
 
-    with DaemonClient(flags.address()) as client:
+    with flags.client() as client:
         raise typer.Exit(watch_sweep(client, sweep, as_json=json))
 
 
@@ -88,9 +84,7 @@ def pause(sweep: SweepId, *, flags: DaemonFlags, json: AsJson = False) -> None:
 
 def remove(sweep: SweepId, *, flags: DaemonFlags) -> None:
     """Have a tuning daemon forget a sweep that has ended or rests; its folder stays."""
-    from spica_async.service.client import DaemonClient
-
-    with DaemonClient(flags.address()) as client:
+    with flags.client() as client:
         client.remove(sweep)
     typer.echo(f"{sweep} is removed; its results are where they were")
 
@@ -104,8 +98,6 @@ def give_order(
         InputError: there is no such sweep, or it is in no state for that.
         SpicaError: the daemon does not answer.
     """
-    from spica_async.service.client import DaemonClient
-
-    with DaemonClient(flags.address()) as client:
+    with flags.client() as client:
         sweep = client.order(verb, sweep_id)
     typer.echo(sweep.model_dump_json(indent=2) if as_json else f"{sweep.sweep_id} is {sweep.state}")

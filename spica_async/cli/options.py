@@ -22,7 +22,7 @@ from spica_async.service.http import DEFAULT_URL
 if TYPE_CHECKING:
     from spica_async.bus.address import BrokerAddress
     from spica_async.bus.broker_options import BrokerOptions
-    from spica_async.service.client import DaemonAddress
+    from spica_async.service.client import DaemonClient
 
 DEFAULT_OUTPUT: Final = Path("results")
 DEFAULT_GRACE_SECONDS: Final = 10.0
@@ -203,15 +203,15 @@ class DaemonFlags:
     ] = DEFAULT_URL
     token_file: TokenFile = None
 
-    def address(self) -> DaemonAddress:
-        """Where the daemon is.
+    def client(self) -> DaemonClient:
+        """The client of the daemon, for a `with` statement.
 
         Raises:
             InputError: naming the option to correct.
         """
-        from spica_async.service.client import DaemonAddress
+        from spica_async.service.client import DaemonClient
 
-        return DaemonAddress.read(self.daemon, self.token_file)
+        return DaemonClient.of_options(self.daemon, self.token_file)
 
 
 def flattened(command: Callable[..., None]) -> Callable[..., None]:

@@ -54,6 +54,7 @@ def serve(*, flags: DaemonRunFlags) -> None:
     from spica_async.service.http.tokens import Tokens, new_token, read_tokens
     from spica_async.service.jobs import check_root
     from spica_async.service.program import DaemonOptions, run_daemon
+    from spica_async.service.runner import ManagerSettings
     from workers.settings import checked_slots
 
     log_to_stderr()
@@ -64,14 +65,18 @@ def serve(*, flags: DaemonRunFlags) -> None:
     # Without a token of its user's the daemon makes one of its own, for that user alone.
     own_token = None if tokens else new_token()
     below = LocalFiles.below(flags.trace_root or [])
+    slots = 0 if flags.slots is None and broker is not None else checked_slots(flags.slots)
     options = DaemonOptions(
-        output=flags.output,
+        sweeps=ManagerSettings(
+            output=flags.output.absolute(),
+            parallel_sweeps=flags.sweeps,
+            max_queued=flags.max_queued,
+            grace_seconds=flags.grace(),
+            broker=broker,
+            slots=max(1, slots),
+        ),
         journal=JournalOptions.read(flags.journal, flags.output),
-        broker=broker,
-        slots=0 if flags.slots is None and broker is not None else checked_slots(flags.slots),
-        parallel_sweeps=flags.sweeps,
-        max_queued=flags.max_queued,
-        grace_seconds=flags.grace(),
+        slots=slots,
         http=HttpSettings(
             host=flags.host,
             port=flags.port,

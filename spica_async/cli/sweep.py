@@ -41,17 +41,10 @@ from spica_async.report.screen import Display, ProgressConsole, showing
 from spica_async.report.tables import print_view, result_view
 from spica_async.search.stopping import SweepStop
 from spica_async.service.jobs import Job, NewJob, ResumedJob, check_root
-from spica_async.service.local_worker import local_worker
+from spica_async.service.local_worker import coordinators_worker
 from spica_async.service.run_sweep import RunContext, run_job
 from spica_async.space.knobs import scales
-from workers.settings import (
-    ENGINE_WARM_UP,
-    ChildSettings,
-    WorkerOptions,
-    checked_slots,
-    default_name,
-)
-from workers.traces import TraceCache
+from workers.settings import ENGINE_WARM_UP, ChildSettings, checked_slots
 
 _WARM_UP_WITH_PLANNER = "spica_async.engine.evaluation:warm_up_with_planner"
 
@@ -215,7 +208,10 @@ async def _run(
             if not slots:
                 return nullcontext()
             display.planning(f"starting {slots} replay slots")
-            return _working(options.broker, bus, _worker(options, slots, plan, folder))
+            planner = any(map(scales, plan.config.search_space.planner_scaling_policy))
+            warm_up = _WARM_UP_WITH_PLANNER if planner else ENGINE_WARM_UP
+            children = ChildSettings(warm_up=warm_up, log_folder=folder.logs)
+            return coordinators_worker(bus, options.broker, slots=slots, children=children)
 
         cache = await stack.enter_async_context(opened_cache(cache_place(options.journal.where)))
         context = RunContext(
@@ -227,24 +223,6 @@ async def _run(
             publishes_events=options.broker is not None,
         )
         return await run_job(job, context, stop, companion=companion)
-
-
-def _worker(
-    options: RunOptions, slots: int, plan: SweepPlan, folder: FolderWriter
-) -> WorkerOptions:
-    planner = any(map(scales, plan.config.search_space.planner_scaling_policy))
-    return WorkerOptions(
-        name=default_name(),
-        slots=slots,
-        drain_seconds=0,
-        hard_limit_seconds=options.broker.hard_limit_seconds if options.broker else None,
-        # Over a broker it takes requests of other sweeps, too.
-        traces=TraceCache.open() if options.broker else None,
-        children=ChildSettings(
-            warm_up=_WARM_UP_WITH_PLANNER if planner else ENGINE_WARM_UP,
-            log_folder=folder.logs,
-        ),
-    )
 
 
 @asynccontextmanager
@@ -260,24 +238,5 @@ async def _coordinators_bus(
         role="coordinator",
         private_queues=f"spica.results.{sweep_id}",
         on_state=display.bus,
-    ) as bus:
-        yield bus
-
-
-@asynccontextmanager
-async def _working(
-    broker: BrokerOptions | None, coordinators: Bus, worker: WorkerOptions
-) -> AsyncIterator[None]:
-    async with _workers_bus(broker, coordinators) as bus, local_worker(bus, worker):
-        yield
-
-
-@asynccontextmanager
-async def _workers_bus(broker: BrokerOptions | None, coordinators: Bus) -> AsyncIterator[Bus]:
-    if broker is None:
-        yield coordinators
-        return
-    async with connected(
-        broker.address, role="worker", private_queues=f"spica.worker.{default_name()}"
     ) as bus:
         yield bus

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final, Literal, Self, TypeVar
@@ -12,7 +11,7 @@ from urllib.parse import quote
 from uuid import uuid4
 
 import httpx2 as httpx
-from pydantic import BaseModel, PositiveInt, SecretStr, TypeAdapter, ValidationError
+from pydantic import BaseModel, PositiveInt, TypeAdapter, ValidationError
 from tenacity import (
     Retrying,
     retry_if_exception_type,
@@ -71,21 +70,43 @@ class _UnansweredError(DaemonSilentError):
     """A daemon was reached and has not answered, though it may have done what it was asked."""
 
 
-@dataclass(frozen=True, slots=True)
-class DaemonAddress:
-    """Where a daemon is, and what opens it.
+class DaemonClient:
+    """One daemon, for a `with` statement.
+
+    Every method raises a `DaemonSilentError` where it does not answer, an `InputError` where it
+    refuses what it was asked, and a `SpicaError` where its answer is none of a daemon's.
+
+    Args:
+        url: where it is.
+        token: opens it; none: that which a daemon of this user's has left in a file, if any.
+        submit_timeout: how long each part of a submission may take.
 
     Attributes:
         url: without a slash at its end.
-        token: none: that which a daemon of this user's has left in a file, if there is one.
     """
 
-    url: str
-    token: SecretStr | None
+    def __init__(
+        self,
+        url: str,
+        token: str | None = None,
+        *,
+        submit_timeout: httpx.Timeout = _SUBMIT_TIMEOUT,
+    ) -> None:
+        self.url = url.rstrip("/")
+        self._submit_timeout = submit_timeout
+        self._http = httpx.Client(
+            headers={} if token is None else {"Authorization": f"Bearer {token}"},
+            auth=_OwnToken() if token is None else None,
+            timeout=_TIMEOUT,
+            # A proxy does not know this machine by these names.
+            trust_env=not is_loopback(httpx.URL(url).host),
+            # What the environment says of certificates holds for it all the same.
+            verify=httpx.create_ssl_context(),
+        )
 
     @classmethod
-    def read(cls, url: str, token_file: Path | None) -> Self:
-        """The address that a command was given.
+    def of_options(cls, url: str, token_file: Path | None) -> Self:
+        """The client of the daemon that a command was given.
 
         Args:
             url: of `--daemon`, or of the variable `SPICA_DAEMON`.
@@ -106,44 +127,7 @@ class DaemonAddress:
             raise InputError(
                 f"--daemon: host, port and path only; --token-file or {TOKEN_VARIABLE} has a token"
             )
-        tokens = read_tokens(token_file)
-        return cls(url.rstrip("/"), SecretStr(tokens[0]) if tokens else None)
-
-    def __str__(self) -> str:
-        return self.url
-
-
-class DaemonClient:
-    """One daemon, for a `with` statement.
-
-    Every method raises a `DaemonSilentError` where it does not answer, an `InputError` where it
-    refuses what it was asked, and a `SpicaError` where its answer is none of a daemon's.
-
-    Args:
-        address: where it is.
-        submit_timeout: how long each part of a submission may take.
-    """
-
-    def __init__(
-        self,
-        address: DaemonAddress,
-        *,
-        submit_timeout: httpx.Timeout = _SUBMIT_TIMEOUT,
-    ) -> None:
-        self.address = address
-        self._submit_timeout = submit_timeout
-        headers = {}
-        if address.token is not None:
-            headers["Authorization"] = f"Bearer {address.token.get_secret_value()}"
-        self._http = httpx.Client(
-            headers=headers,
-            auth=_OwnToken() if address.token is None else None,
-            timeout=_TIMEOUT,
-            # A proxy does not know this machine by these names.
-            trust_env=not is_loopback(httpx.URL(address.url).host),
-            # What the environment says of certificates holds for it all the same.
-            verify=httpx.create_ssl_context(),
-        )
+        return cls(url, next(iter(read_tokens(token_file)), None))
 
     def __enter__(self) -> Self:
         return self
@@ -229,7 +213,7 @@ class DaemonClient:
             on_unread: takes the number of an event that the daemon, or this version, cannot read.
             is_enough: ends it; asked whenever something has come, if only a sign of life.
         """
-        url = f"{self.address.url}{_path(sweep_id)}/events"
+        url = f"{self.url}{_path(sweep_id)}/events"
         headers = {"Last-Event-ID": str(after)} if after else {}
         with (
             self._reaching(),
@@ -258,7 +242,7 @@ class DaemonClient:
 
     def _ask(self, method: str, path: str, **request: Any) -> httpx.Response:
         with self._reaching():
-            answer = self._http.request(method, f"{self.address.url}{path}", **request)
+            answer = self._http.request(method, f"{self.url}{path}", **request)
         if not answer.is_success:
             self._refuse(answer)
         return answer
@@ -268,20 +252,20 @@ class DaemonClient:
         try:
             detail = Problem.model_validate_json(answer.content).detail
         except ValidationError:
-            problem = f"{self.address}: answered {answer.status_code}, not as a daemon does"
+            problem = f"{self.url}: answered {answer.status_code}, not as a daemon does"
             # A proxy may say so, or the daemon's own server where it has too many connections.
             is_busy = answer.status_code == HTTPStatus.SERVICE_UNAVAILABLE
             raise (DaemonSilentError if is_busy else SpicaError)(problem) from None
         match answer.status_code:
             case HTTPStatus.UNAUTHORIZED:
                 raise InputError(
-                    f"{self.address}: {detail}; --token-file or {TOKEN_VARIABLE} has it,"
+                    f"{self.url}: {detail}; --token-file or {TOKEN_VARIABLE} has it,"
                     " or you are the daemon's own user on its host"
                 )
             case HTTPStatus.SERVICE_UNAVAILABLE:
-                raise DaemonSilentError(f"{self.address}: {detail}")
+                raise DaemonSilentError(f"{self.url}: {detail}")
             case status if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-                raise SpicaError(f"{self.address}: {detail}")
+                raise SpicaError(f"{self.url}: {detail}")
         raise InputError(detail)
 
     @contextmanager
@@ -291,14 +275,14 @@ class DaemonClient:
         except httpx.HTTPError as error:
             refusal = tls_refusal(error, HTTPS)
             if refusal is not None:
-                raise SpicaError(f"{self.address}: {refusal}") from None
+                raise SpicaError(f"{self.url}: {refusal}") from None
             problem = "no daemon answers there"
             if isinstance(error, httpx.TimeoutException):
                 problem += " in time"
             else:
                 problem += f": {str(error).lower() or type(error).__name__}"
             kind = _UnansweredError if isinstance(error, _ON_THE_WAY) else DaemonSilentError
-            raise kind(f"{self.address}: {problem}") from None
+            raise kind(f"{self.url}: {problem}") from None
 
     @contextmanager
     def _understanding(self) -> Iterator[None]:
@@ -307,7 +291,7 @@ class DaemonClient:
         except ValidationError as error:
             where = ".".join(map(str, error.errors()[0]["loc"]))
             raise SpicaError(
-                f"{self.address}: its answer is not understood ({where or 'not JSON'}); is it a"
+                f"{self.url}: its answer is not understood ({where or 'not JSON'}); is it a"
                 " daemon of another version?"
             ) from None
 

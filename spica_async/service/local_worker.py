@@ -4,17 +4,53 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import structlog
 
+from spica_async.bus.broker_options import BrokerOptions, connected
 from spica_async.bus.port import Bus, BusError
 from spica_async.errors import SpicaError, causes, first_cause
 from workers.port import ChildStartError
 from workers.program import run_worker
-from workers.settings import WorkerOptions
+from workers.settings import ChildSettings, WorkerOptions, default_name
+from workers.traces import TraceCache
 
 log = structlog.get_logger(__name__)
+
+
+def coordinators_worker(
+    bus: Bus, broker: BrokerOptions | None, *, slots: int, children: ChildSettings
+) -> AbstractAsyncContextManager[None]:
+    """The worker beside a coordinator; see `local_worker`.
+
+    Args:
+        bus: the coordinator's.
+        broker: the broker behind it, to which the worker has a connection of its own; none for a
+            bus in memory, which both share.
+        slots: replays at a time.
+        children: how its replay processes are started.
+    """
+    worker = WorkerOptions(
+        name=default_name(),
+        slots=slots,
+        drain_seconds=0,
+        hard_limit_seconds=broker.hard_limit_seconds if broker else None,
+        # Over a broker it takes requests of other sweeps, too.
+        traces=TraceCache.open() if broker else None,
+        children=children,
+    )
+    return local_worker(bus, worker) if broker is None else _over_broker(broker, worker)
+
+
+@asynccontextmanager
+async def _over_broker(broker: BrokerOptions, worker: WorkerOptions) -> AsyncIterator[None]:
+    queues = f"spica.worker.{worker.name}"
+    async with (
+        connected(broker.address, role="worker", private_queues=queues) as bus,
+        local_worker(bus, worker),
+    ):
+        yield
 
 
 @asynccontextmanager

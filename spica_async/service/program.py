@@ -7,16 +7,16 @@ import gc
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 import structlog
 
-from spica_async.bus.broker_options import BrokerOptions, connected
+from spica_async.bus.broker_options import connected
 from spica_async.bus.memory import MemoryBus
 from spica_async.bus.port import Bus, BusError
 from spica_async.bus.rabbitmq.state import BusState, OnState
@@ -34,13 +34,12 @@ from spica_async.service.http.app import make_app
 from spica_async.service.http.metrics import Metrics, watched_loop
 from spica_async.service.http.server import serve
 from spica_async.service.http.settings import HttpSettings
-from spica_async.service.local_worker import local_worker
+from spica_async.service.local_worker import coordinators_worker
 from spica_async.service.manager import SweepManager
 from spica_async.service.outbox import Outbox
 from spica_async.service.runner import ManagerSettings
 from spica_async.service.trace_offers import trace_server
-from workers.settings import ChildSettings, WorkerOptions, default_name
-from workers.traces import TraceCache
+from workers.settings import ChildSettings, default_name
 
 _SWITCH_SECONDS: Final = 0.0001
 
@@ -55,25 +54,17 @@ class DaemonOptions:
     """How a daemon is to work.
 
     Attributes:
-        output: the folder for the sweeps' own folders.
+        sweeps: how sweeps are run.
         journal: has the sweeps.
-        broker: none: everything happens in this process and its children.
         slots: replays at a time on this machine; 0 for none, with a broker.
-        parallel_sweeps: sweeps side by side.
-        max_queued: sweeps that may wait.
-        grace_seconds: after the signal to end, for evaluations that run to bring their result.
         http: where to listen.
         command_files: which files of this host a submission by a command may name.
         keep_days: for how long sweeps that have ended are kept; none: for good.
     """
 
-    output: Path
+    sweeps: ManagerSettings
     journal: JournalOptions
-    broker: BrokerOptions | None
     slots: int
-    parallel_sweeps: int
-    max_queued: int
-    grace_seconds: float
     http: HttpSettings
     command_files: LocalFiles
     keep_days: float | None = None
@@ -117,7 +108,7 @@ def run_daemon(options: DaemonOptions, say: Say) -> int:
 
 async def _run(options: DaemonOptions, interrupts: Interrupts, say: Say) -> None:
     interrupts.listen(signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-    broker = options.broker
+    broker = options.sweeps.broker
     for line in broker.notes if broker is not None else ():
         say(line)
     async with AsyncExitStack() as stack:
@@ -137,18 +128,12 @@ async def _run(options: DaemonOptions, interrupts: Interrupts, say: Say) -> None
         await declare(bus, requests_queue(engine_fingerprint()))
         if options.slots:
             say(f"starting {options.slots} replay slots")
-            await stack.enter_async_context(_worker(options, bus))
+            children = ChildSettings(log_folder=_logs(options))
+            worker = coordinators_worker(bus, broker, slots=options.slots, children=children)
+            await stack.enter_async_context(worker)
         place = cache_place(options.journal.where)
         cache = await stack.enter_async_context(opened_cache(place))
-        settings = ManagerSettings(
-            output=options.output.absolute(),
-            parallel_sweeps=options.parallel_sweeps,
-            max_queued=options.max_queued,
-            grace_seconds=options.grace_seconds,
-            broker=broker,
-            traces=traces,
-            slots=max(1, options.slots),
-        )
+        settings = replace(options.sweeps, traces=traces)
         manager = SweepManager(journal, bus, cache, settings)
         states.pass_on(manager.runner.on_bus)
         helpers: list[Helper] = []
@@ -215,32 +200,9 @@ def _logs(options: DaemonOptions) -> Path:
     Raises:
         InputError: it cannot be made.
     """
-    folder = options.output.absolute() / "logs"
+    folder = options.sweeps.output / "logs"
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"--output {options.output}: {file_problem(error)}") from None
+        raise InputError(f"--output {options.sweeps.output}: {file_problem(error)}") from None
     return folder
-
-
-@asynccontextmanager
-async def _worker(options: DaemonOptions, bus: Bus) -> AsyncIterator[None]:
-    worker = WorkerOptions(
-        name=default_name(),
-        slots=options.slots,
-        drain_seconds=0,
-        hard_limit_seconds=options.broker.hard_limit_seconds if options.broker else None,
-        traces=TraceCache.open() if options.broker else None,
-        children=ChildSettings(log_folder=_logs(options)),
-    )
-    async with AsyncExitStack() as stack:
-        if options.broker is not None:
-            bus = await stack.enter_async_context(
-                connected(
-                    options.broker.address,
-                    role="worker",
-                    private_queues=f"spica.worker.{worker.name}",
-                )
-            )
-        await stack.enter_async_context(local_worker(bus, worker))
-        yield

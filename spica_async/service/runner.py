@@ -64,7 +64,7 @@ class ManagerSettings:
     """How a daemon runs sweeps.
 
     Attributes:
-        output: the folder for the sweeps' own folders.
+        output: the folder for the sweeps' own folders, an absolute path.
         parallel_sweeps: how many run side by side.
         max_queued: how many may wait.
         grace_seconds: after a stop, for evaluations that run to bring their result.

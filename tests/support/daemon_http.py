@@ -9,11 +9,10 @@ from types import MappingProxyType
 from typing import Any
 
 import httpx2 as httpx
-from pydantic import SecretStr
 from support.fake_control import FakeControl
 
 from spica_async.config.submission import ANY_FILE
-from spica_async.service.client import DaemonAddress, DaemonClient
+from spica_async.service.client import DaemonClient
 from spica_async.service.http.app import make_app
 from spica_async.service.http.server import serve
 from spica_async.service.http.settings import HttpSettings
@@ -62,4 +61,4 @@ def http_client(**options: Any) -> httpx.AsyncClient:
 
 def daemon_client(url: str, **options: Any) -> DaemonClient:
     """Likewise, as the commands have it."""
-    return DaemonClient(DaemonAddress(url, SecretStr(TOKEN)), **options)
+    return DaemonClient(url, TOKEN, **options)

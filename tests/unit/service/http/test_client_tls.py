@@ -11,14 +11,14 @@ from support.pki import server_context
 from support.scripted_http import answer, scripted_server, without_tls
 
 from spica_async.errors import SpicaError
-from spica_async.service.client import DaemonAddress, DaemonClient, DaemonSilentError
+from spica_async.service.client import DaemonClient, DaemonSilentError
 
 EMPTY = answer(json.dumps([]).encode())
 
 
 async def listed(url: str) -> list[object]:
     def ask() -> list[object]:
-        with DaemonClient(DaemonAddress(url.removesuffix("/trace"), None)) as client:
+        with DaemonClient(url.removesuffix("/trace")) as client:
             return list(client.sweeps(most=1))
 
     return await asyncio.to_thread(ask)

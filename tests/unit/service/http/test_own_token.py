@@ -11,12 +11,11 @@ from pathlib import Path
 
 import httpx2 as httpx
 import pytest
-from pydantic import SecretStr
 from support.daemon_http import SETTINGS, TOKEN, running
 from support.fake_control import FakeControl
 
 from spica_async.errors import InputError
-from spica_async.service.client import DaemonAddress, DaemonClient
+from spica_async.service.client import DaemonClient
 from spica_async.service.http.settings import HttpSettings
 from spica_async.service.http.tokens import (
     Tokens,
@@ -117,7 +116,7 @@ def test_what_is_no_token_is_named_and_not_shown(written: bytes) -> None:
     with kept_token(TOKEN, HERE, 1) as path:
         path.write_bytes(written)
         with (
-            DaemonClient(DaemonAddress(f"http://{HERE}:1", None)) as client,
+            DaemonClient(f"http://{HERE}:1") as client,
             pytest.raises(InputError, match=r"a token (has|is)") as refused,
         ):
             client.sweep("any")
@@ -156,8 +155,7 @@ async def listed(url: str, token: str | None = None) -> str:
     """What comes of asking for the list, as the commands do."""
 
     def ask() -> str:
-        secret = None if token is None else SecretStr(token)
-        with DaemonClient(DaemonAddress(url, secret)) as client:
+        with DaemonClient(url, token) as client:
             return str(client.sweeps(most=1))
 
     try:
@@ -188,7 +186,7 @@ async def test_a_client_outlives_its_daemon(control: FakeControl) -> None:
         client.sweeps(most=1)
 
     async with running(control, own_settings()) as url:
-        client = DaemonClient(DaemonAddress(url, None))
+        client = DaemonClient(url)
         await asyncio.to_thread(ask, client)
     port = httpx.URL(url).port
     assert port is not None
