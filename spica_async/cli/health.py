@@ -11,7 +11,7 @@ from spica_async.errors import SpicaError
 
 
 def health(*, bus: Bus = None) -> None:
-    """Tell whether this container's process is connected to its broker, by the exit code."""
+    """Say whether this container's process is connected to its broker, by the exit code."""
     import psutil
 
     from spica_async.bus.address import BrokerAddress

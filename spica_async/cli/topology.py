@@ -32,7 +32,7 @@ class TopologyAction(StrEnum):
 
 def topology(
     action: Annotated[
-        TopologyAction, typer.Argument(help="make what is missing, or only tell what is")
+        TopologyAction, typer.Argument(help="make what is missing, or only show what is")
     ],
     *,
     flags: BrokerFlags,

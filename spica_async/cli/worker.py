@@ -71,8 +71,7 @@ class WorkerFlags(BrokerFlags):
         str,
         typer.Option(
             help="of the addresses that a trace is fetched from when a request names them,"
-            " redirects included; with `file` whoever sends requests may have this host's files"
-            " read",
+            " redirects included; with `file` requests may have this host's files read",
             metavar="SCHEME,...",
         ),
     ] = ",".join(DEFAULT_SCHEMES)

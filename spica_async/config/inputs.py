@@ -63,7 +63,7 @@ def read_inputs(path: Path, note: Callable[[str], None]) -> Inputs:
 
     Args:
         path: the YAML file.
-        note: takes what the user should know.
+        note: takes a line that the user should read.
 
     Raises:
         InputError: if either has something wrong with it.
@@ -76,7 +76,7 @@ def inputs_of(config: SmartSearchConfig, note: Callable[[str], None]) -> Inputs:
 
     Args:
         config: sound in itself.
-        note: takes what the user should know.
+        note: takes a line that the user should read.
 
     Raises:
         InputError: if something is wrong with the trace, or does not go with the goal, or the

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from textwrap import shorten
 from typing import Final
@@ -16,16 +17,19 @@ from rich.text import Text
 
 from schemas.goal import OptimizationGoal, OptimizationTarget
 from schemas.results import CandidateRecord
-from spica_async.evaluate.fleet import FleetView
+from spica_async.evaluate.fleet import FleetView, WorkerView
 from spica_async.judge.scoring import Candidate, pareto_front, rank
 from spica_async.report.deployment_text import deployment, traffic_handling
-from spica_async.report.fleet_text import CONNECTED, broker_line, concerns, who_works, workers_line
 from spica_async.report.units import figure, objective, seconds
 from spica_async.search.branch import Branch
 from spica_async.search.observer import Observer
 from spica_async.search.result import found_nothing
 
+CONNECTED: Final = "connected"
+BLOCKED: Final = "blocked"
 _CELL_WIDTH: Final = 100
+_NAMED_WORKERS: Final = 8
+_SHOWN_TROUBLES: Final = 3
 
 
 class ProgressConsole(Console):
@@ -234,3 +238,45 @@ def _counts(branch: Branch) -> str:
         "duplicates": branch.state.duplicates,
     }
     return ", ".join(f"{figure(count)} {name}" for name, count in counts.items() if count)
+
+
+def workers_line(view: FleetView) -> str:
+    """How many there are and what they can do: `workers: 3 (1 starting), slots 8`."""
+    states = Counter(worker.state for worker in view.workers if worker.state != "ready")
+    others = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
+    return f"workers: {len(view.workers)}{f' ({others})' if others else ''}, slots {view.slots}"
+
+
+def who_works(workers: Sequence[WorkerView]) -> str:
+    """Each worker's busy slots, if there are several: `host-a-17 4/4, host-b-9 1/4`."""
+    if len(workers) < 2:
+        return ""
+    named = [f"{one.name} {one.busy}/{one.slots}" for one in workers[:_NAMED_WORKERS]]
+    more = len(workers) - len(named)
+    return ", ".join([*named, f"and {more} more"] if more else named)
+
+
+def concerns(view: FleetView) -> list[str]:
+    """What a person may have to do something about, one line each."""
+    lines = []
+    if view.waiting_for is not None:
+        lines.append(f"waiting: {view.waiting_for}")
+    elif view.foreign:
+        lines.append(
+            f"workers with another engine, which take nothing: {view.foreign}"
+            f" ({'; '.join(view.differences)})"
+        )
+    lines += [f"trouble: {trouble}" for trouble in view.troubles[:_SHOWN_TROUBLES]]
+    more = len(view.troubles) - _SHOWN_TROUBLES
+    return [*lines, f"trouble: and {more} more"] if more > 0 else lines
+
+
+def broker_line(state: str, why: str, since_seconds: float | None = None) -> str:
+    """How it stands with the broker, and for how long if that is known."""
+    if state == CONNECTED:
+        return "broker: connected"
+    since = "" if since_seconds is None else f" since {seconds(since_seconds)}"
+    reason = f" ({why})" if why else ""
+    if state == BLOCKED:
+        return f"broker: does not take messages{since}{reason}; waiting"
+    return f"broker: unreachable{since}{reason}; trying again"

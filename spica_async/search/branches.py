@@ -92,7 +92,9 @@ class Branches:
             )
             for space in plan.branches
         )
-        self._restorers = {branch.space.mode: BranchRestorer(branch) for branch in self.branches}
+        self._restorers: dict[str, BranchRestorer] = {
+            branch.space.mode: BranchRestorer(branch) for branch in self.branches
+        }
         self._drivers = tuple(
             BranchDriver(
                 branch,
@@ -152,7 +154,7 @@ class Branches:
         self._change_bus(last_bus, self._bus)
 
     def _restore_branch(self, fact: BranchFact) -> None:
-        restorer = next((one for mode, one in self._restorers.items() if mode == fact.branch), None)
+        restorer = self._restorers.get(fact.branch)
         if restorer is None:
             raise SpicaError(f"the journal has facts of a branch {fact.branch}, and there is none")
         restorer.apply(fact)
@@ -161,11 +163,8 @@ class Branches:
 
     def _change_bus(self, last: str, this: str) -> None:
         if not requests_survive([last, this]):
-            self._give_up_requests()
-
-    def _give_up_requests(self) -> None:
-        for restorer in self._restorers.values():
-            restorer.give_up_requests()
+            for restorer in self._restorers.values():
+                restorer.give_up_requests()
 
     async def run(self, open_proposer: ProposerFactory, evaluations: Evaluations) -> None:
         """Run every branch to its end; what was found is there whenever this is cancelled."""

@@ -79,6 +79,12 @@ class Evaluation:
             self.sampled.resolved,
             judged.candidate,
         )
+        timings = measured and CandidateTimings(
+            waited=measured.waited_seconds,
+            build=measured.result.measurement.build_seconds,
+            replay=measured.result.measurement.replay_seconds,
+            wall=measured.result.wall_seconds,
+        )
         return CandidateRecord(
             candidate_id=self.evaluation_id,
             branch=self.branch,
@@ -98,15 +104,6 @@ class Evaluation:
             stand_in=proposal.stand_in,
             worker=measured.result.worker if measured else None,
             reused=measured.reused if measured else None,
-            timings=_timings(measured) if measured else None,
+            timings=timings,
             found_seconds=measured.at if measured else self.suggested_at,
         )
-
-
-def _timings(measured: Measured) -> CandidateTimings:
-    return CandidateTimings(
-        waited=measured.waited_seconds,
-        build=measured.result.measurement.build_seconds,
-        replay=measured.result.measurement.replay_seconds,
-        wall=measured.result.wall_seconds,
-    )

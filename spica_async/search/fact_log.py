@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Protocol, Self, TypeVar
 
 import structlog
@@ -112,6 +113,11 @@ class SweepLog:
         last: the number of its latest fact.
         events: makes events of the facts, which are written with them.
         patience_seconds: how long the database may be away.
+
+    Attributes:
+        journal: has the sweep.
+        owner: this process, as the journal knows it.
+        events: of the facts so far.
     """
 
     def __init__(
@@ -124,11 +130,12 @@ class SweepLog:
         events: PendingEvents,
         patience_seconds: float = PATIENCE_SECONDS,
     ) -> None:
-        self._journal = journal
+        self.journal = journal
         self._sweep_id = sweep_id
         self._lease = lease
+        self.owner = lease.owner
         self._last = last
-        self._events = events
+        self.events = events
         self._patience = patience_seconds
         self._entries: asyncio.Queue[_Entry | None] = asyncio.Queue()
         self._taken: list[_Entry] = []
@@ -200,7 +207,7 @@ class SweepLog:
                 self._taken = [entry for entry in taken if entry is not None]
                 for batch in _in_turn(self._taken):
                     await self._write(batch)
-                if self._events.pending and (closing or not self._taken):
+                if self.events.pending and (closing or not self._taken):
                     await self._write([])
         except BaseException as error:
             self._give_up(error)
@@ -226,7 +233,7 @@ class SweepLog:
         taken: list[_Entry | None] = []
         until: float | None = None
         while all(entry is not None and entry.applied is None for entry in taken):
-            if until is None and (taken or self._events.pending):
+            if until is None and (taken or self.events.pending):
                 # Nobody waits for these. Most often a fact comes at once that takes them along.
                 until = clock() + _WRITTEN_WITHIN_SECONDS
             try:
@@ -246,16 +253,24 @@ class SweepLog:
                 continue
             facts.append(Fact(entry.fact.kind, entry.fact.model_dump_json()))
             # With the fact itself, for this process may end before it could be done later.
-            self._events.fact(entry.fact)
+            self.events.fact(entry.fact)
             if entry.verdict is not None:
-                self._events.candidate(entry.verdict())
-        if facts or self._events.pending:
-            await self._append(facts, self._events.take(statuses[-1] if statuses else None))
-            self._events.written()
+                self.events.candidate(entry.verdict())
+        if facts or self.events.pending:
+            await self._append(facts, self.events.take(statuses[-1] if statuses else None))
+            self.events.written()
         for entry in entries:
             _apply(entry)
 
     async def _append(self, facts: Sequence[Fact], changes: StatusUpdate) -> None:
+        append = partial(
+            self.journal.append,
+            self._sweep_id,
+            self.owner,
+            facts,
+            after=self._last,
+            changes=changes,
+        )
         async for attempt in AsyncRetrying(
             retry=retry_if_exception_type((StorageBusyError, StorageUnavailableError)),
             stop=stop_after_delay(self._patience),
@@ -265,15 +280,11 @@ class SweepLog:
         ):
             with attempt:
                 try:
-                    await self._append_once(facts, changes)
+                    await append()
                 except LeaseLostError:
                     await self._take_again(len(facts))
-                    await self._append_once(facts, changes)
+                    await append()
         self._last += len(facts)
-
-    async def _append_once(self, facts: Sequence[Fact], changes: StatusUpdate) -> None:
-        owner = self._lease.owner
-        await self._journal.append(self._sweep_id, owner, facts, after=self._last, changes=changes)
 
     async def _take_again(self, unsure: int) -> None:
         """Take a sweep back whose lease ran out, unless somebody has worked on it meanwhile.
@@ -282,7 +293,7 @@ class SweepLog:
             unsure: how many facts of ours may have been written without our hearing of it.
         """
         try:
-            last = await self._journal.take(self._sweep_id, self._lease)
+            last = await self.journal.take(self._sweep_id, self._lease)
         except SweepTakenError as error:
             raise LeaseLostError(str(error)) from error
         if last not in {self._last, self._last + unsure}:
@@ -293,7 +304,7 @@ class SweepLog:
         while True:
             await asyncio.sleep(self._lease.seconds / _RENEWALS_PER_LEASE)
             try:
-                await self._journal.take(self._sweep_id, self._lease)
+                await self.journal.take(self._sweep_id, self._lease)
             except SweepTakenError as error:
                 self._closed = True
                 raise LeaseLostError(str(error)) from error
@@ -303,7 +314,7 @@ class SweepLog:
 
     async def _give_back(self) -> None:
         try:
-            await self._journal.give_back(self._sweep_id, self._lease.owner)
+            await self.journal.give_back(self._sweep_id, self.owner)
         except StorageError as error:
             log.warning("journal.lease_kept", sweep=self._sweep_id, error=str(error))
 

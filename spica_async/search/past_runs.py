@@ -52,20 +52,16 @@ class PastRuns:
         """
         past = cls()
         with not_collected():
-            await past._read(journal, sweep_id)
+            async for recorded in journal.facts(sweep_id):
+                try:
+                    past.add(SWEEP_FACT.validate_json(recorded.fact.body))
+                except ValidationError as error:
+                    raise StorageDamagedError(
+                        f"sweep {sweep_id}: fact {recorded.number}, of kind"
+                        f" {recorded.fact.kind!r}, cannot be read: {error.errors()[0]['msg']}"
+                    ) from error
+                past.last = recorded.number
         return past
-
-    async def _read(self, journal: Journal, sweep_id: str) -> None:
-        async for recorded in journal.facts(sweep_id):
-            try:
-                fact = SWEEP_FACT.validate_json(recorded.fact.body)
-            except ValidationError as error:
-                raise StorageDamagedError(
-                    f"sweep {sweep_id}: fact {recorded.number}, of kind {recorded.fact.kind!r},"
-                    f" cannot be read: {error.errors()[0]['msg']}"
-                ) from error
-            self.add(fact)
-            self.last = recorded.number
 
     def add(self, fact: SweepFact) -> None:
         """Take in the next fact."""

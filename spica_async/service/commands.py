@@ -37,11 +37,11 @@ from spica_async.config.load import describe
 from spica_async.config.submission import NO_FILE, LocalFiles, config_from_document
 from spica_async.documents import decode, parse_json
 from spica_async.errors import InputError, SpicaError, keep_traceback
+from spica_async.journal import SweepUnknownError
 from spica_async.processes.threads import computed, with_files
 from spica_async.service.port import (
     Control,
     QueueFullError,
-    UnknownSweepError,
     WrongStateError,
 )
 from spica_async.storage.errors import StorageBusyError, StorageFullError, StorageUnavailableError
@@ -57,7 +57,7 @@ _MENDING_PAUSE_SECONDS: Final = 1.0
 _WORTH_WAITING_FOR: Final = (StorageBusyError, StorageFullError, StorageUnavailableError)
 _LONGEST_DETAIL: Final = 2000
 _STATUS: Final[tuple[tuple[type[SpicaError], int, str], ...]] = (
-    (UnknownSweepError, 404, "no such sweep"),
+    (SweepUnknownError, 404, "no such sweep"),
     (WrongStateError, 409, "not in this state"),
     (QueueFullError, 503, "queue full"),
     *((kind, 503, "journal away") for kind in _WORTH_WAITING_FOR),
@@ -171,18 +171,12 @@ class Commands:
             try:
                 command = _read(delivery.message)
             except UnreadableCommandError as error:
-                group.create_task(self._settle(delivery, self._refuse(delivery, error)))
-                continue
-            # Joined before anything else comes, for the order of the queue.
-            line = self._lines.setdefault(_about(command), _Line())
-            obeying = self._obey_in_line(delivery, command, line, _now())
-            group.create_task(self._settle(delivery, obeying))
-
-    async def _settle(self, delivery: Delivery, handling: Coroutine[Any, Any, None]) -> None:
-        try:
-            await handling
-        except DeliveryLostError:
-            log.info("commands.delivery_lost", command=delivery.message.message_id)
+                handling = self._refuse(delivery, error)
+            else:
+                # Joined before anything else comes, for the order of the queue.
+                line = self._lines.setdefault(_about(command), _Line())
+                handling = self._obey_in_line(delivery, command, line, _now())
+            group.create_task(_unless_lost(delivery, handling))
 
     async def _refuse(self, delivery: Delivery, error: UnreadableCommandError) -> None:
         if error.answer is None:
@@ -221,7 +215,15 @@ class Commands:
             What has come of it; none if it is to be given back, to be tried again later.
         """
         try:
-            sweep = await self._obey_in_the_end(command, until=since + _HOLD_SECONDS)
+            # It is not given back each time that the journal is away: the queue's limit on that
+            # would be reached in no time.
+            sweep: SweepSummary = await AsyncRetrying(
+                retry=retry_if_exception_type(_WORTH_WAITING_FOR),
+                wait=wait_exponential(multiplier=0.5, max=_LONGEST_PAUSE_SECONDS),
+                stop=lambda _: _now() >= since + _HOLD_SECONDS,
+                before_sleep=_log_journal_away,
+                reraise=True,
+            )(self._obey, command)
         except SpicaError as error:
             if isinstance(error, _WORTH_WAITING_FOR) and delivery.delivery_count < DELIVERY_LIMIT:
                 log.warning("commands.given_back", command=command.id, error=str(error))
@@ -233,26 +235,6 @@ class Commands:
             problem = Problem(title="failed", status=500, detail=detail)
             return SweepCommandAnswer(command=command.id, problem=problem)
         return SweepCommandAnswer(command=command.id, sweep=sweep)
-
-    async def _obey_in_the_end(self, command: SweepCommanded, *, until: float) -> SweepSummary:
-        """Obey a command as soon as there is a journal to write it to.
-
-        It is not given back each time: the queue's limit on that would be reached in no time.
-
-        Args:
-            command: what is asked.
-            until: when to begin no other attempt, by the loop's clock.
-        """
-        async for attempt in AsyncRetrying(
-            retry=retry_if_exception_type(_WORTH_WAITING_FOR),
-            wait=wait_exponential(multiplier=0.5, max=_LONGEST_PAUSE_SECONDS),
-            stop=lambda _: _now() >= until,
-            before_sleep=_tell_of_journal,
-            reraise=True,
-        ):
-            with attempt:
-                return await self._obey(command)
-        raise AssertionError("unreachable")
 
     async def _obey(self, command: SweepCommanded) -> SweepSummary:
         data: SweepCommand = command.data
@@ -270,13 +252,12 @@ class Commands:
             )
         if data.sweep_id is None:
             raise InputError("sweep_id: required")
-        match data.action:
-            case "cancel":
-                return await self._control.cancel(data.sweep_id)
-            case "pause":
-                return await self._control.pause(data.sweep_id)
-            case "resume":
-                return await self._control.resume(data.sweep_id)
+        order = {
+            "cancel": self._control.cancel,
+            "pause": self._control.pause,
+            "resume": self._control.resume,
+        }[data.action]
+        return await order(data.sweep_id)
 
     async def _answer(self, message: Message, answer: SweepCommandAnswer) -> None:
         if message.reply_to is None:
@@ -287,6 +268,13 @@ class Commands:
             await self._bus.publish(message.reply_to, Message(body, uuid4().hex, envelope.type))
         except BusError as error:
             log.warning("commands.answer_lost", command=answer.command, error=str(error))
+
+
+async def _unless_lost(delivery: Delivery, handling: Coroutine[Any, Any, None]) -> None:
+    try:
+        await handling
+    except DeliveryLostError:
+        log.info("commands.delivery_lost", command=delivery.message.message_id)
 
 
 def _read(message: Message) -> SweepCommanded:
@@ -333,7 +321,7 @@ def _about(command: SweepCommanded) -> str:
     return f"submission {command.id}" if data.action == "submit" else data.sweep_id or ""
 
 
-def _tell_of_journal(state: RetryCallState) -> None:
+def _log_journal_away(state: RetryCallState) -> None:
     error = state.outcome.exception() if state.outcome is not None else None
     log.warning("commands.journal_away", error=str(error or ""))
 

@@ -107,7 +107,7 @@ class _Following:
         self._events = None
         if self._client.sweep(self._sweep_id).state in _MOVING:
             # The daemon has ended the stream, not the sweep.
-            raise DaemonSilentError(f"{self._client.url}: it tells no more of the sweep")
+            raise DaemonSilentError(f"{self._client.url}: it sends no more of the sweep's events")
         return None
 
     def _leave_out(self, number: int) -> None:

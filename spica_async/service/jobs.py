@@ -6,8 +6,6 @@ import json
 import os
 from collections.abc import Callable, Collection
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -24,25 +22,7 @@ from spica_async.report.folder_writer import FolderWriter
 from spica_async.search.events.pending import PendingEvents, listed, submitted_event
 from spica_async.search.fact_log import SweepLog
 from spica_async.search.past_runs import PastRuns
-
-
-@dataclass(frozen=True, slots=True)
-class OpenSweep:
-    """A sweep that this process runs.
-
-    Attributes:
-        folder: takes what is found.
-        journal: has the sweep.
-        log: takes its facts.
-        owner: this process, as the journal knows it.
-        events: what is published of it.
-    """
-
-    folder: FolderWriter
-    journal: Journal
-    log: SweepLog
-    owner: str
-    events: PendingEvents
+from spica_async.service.port import WrongStateError
 
 
 def new_sweep(
@@ -67,10 +47,6 @@ def new_sweep(
     )
 
 
-class SweepMovedError(SpicaError):
-    """A sweep is not in the state in which it was to be run."""
-
-
 class Job(Protocol):
     """A sweep to be run by this process."""
 
@@ -93,8 +69,8 @@ class Job(Protocol):
             SpicaError: it cannot.
         """
 
-    async def after_planning(self, stack: AsyncExitStack) -> OpenSweep:
-        """Open everything that is written to.
+    async def after_planning(self, stack: AsyncExitStack) -> tuple[FolderWriter, SweepLog]:
+        """Open everything that is written to: the folder, and the log of the sweep.
 
         Raises:
             SpicaError: something of it cannot be opened.
@@ -128,7 +104,7 @@ class NewJob:
             self._journal = await stack.enter_async_context(opened(self._options))
         return PastRuns()
 
-    async def after_planning(self, stack: AsyncExitStack) -> OpenSweep:
+    async def after_planning(self, stack: AsyncExitStack) -> tuple[FolderWriter, SweepLog]:
         """Make the folder, and enter the sweep into the journal as ours."""
         lease = new_lease()
         folder = await stack.enter_async_context(
@@ -146,7 +122,7 @@ class NewJob:
         log = await stack.enter_async_context(
             SweepLog(journal, self.sweep_id, lease, last=0, events=events).open()
         )
-        return OpenSweep(folder, journal, log, lease.owner, events)
+        return folder, log
 
 
 class ResumedJob:
@@ -184,13 +160,13 @@ class ResumedJob:
         self._lease: Lease = new_lease()
         # Entered before the log, which may have something to write to it until it is closed.
         self._folders = AsyncExitStack()
-        self._opened: Callable[[FolderWriter], OpenSweep] | None = None
+        self._log: SweepLog | None = None
 
     async def before_planning(self, stack: AsyncExitStack) -> PastRuns:
         """Take the sweep, so that nobody else does, and read what it has come to.
 
         Raises:
-            SweepMovedError: it is in another state by now.
+            WrongStateError: it is in another state by now.
             SweepTakenError: somebody else runs it.
             StorageError: it cannot be read.
         """
@@ -205,11 +181,8 @@ class ResumedJob:
             self.sweep_id, self.inputs.config, stored=row.events, on_change=self._on_change
         )
         await stack.enter_async_context(self._folders)
-        log = await stack.enter_async_context(
+        self._log = await stack.enter_async_context(
             SweepLog(journal, self.sweep_id, self._lease, last=past.last, events=events).open()
-        )
-        self._opened = partial(
-            OpenSweep, journal=journal, log=log, owner=self._lease.owner, events=events
         )
         return past
 
@@ -220,7 +193,7 @@ class ResumedJob:
             taken = StatusUpdate(managed=False, request_done=True)
             await journal.append(row.sweep_id, self._lease.owner, [], after=row.last, changes=taken)
         elif row.status not in self._only_from:
-            raise SweepMovedError(f"sweep {self.sweep_id} is {row.status} by now")
+            raise WrongStateError(f"sweep {self.sweep_id} is {row.status} by now")
         past = await PastRuns.read(journal, self.sweep_id)
         if self._most_futile_runs is not None and past.futile_runs >= self._most_futile_runs:
             raise SpicaError(
@@ -229,15 +202,15 @@ class ResumedJob:
             )
         return row, past
 
-    async def after_planning(self, stack: AsyncExitStack) -> OpenSweep:  # noqa: ARG002  # the protocol's
+    async def after_planning(self, stack: AsyncExitStack) -> tuple[FolderWriter, SweepLog]:  # noqa: ARG002  # the protocol's
         """Open its folder again."""
-        assert self._opened is not None  # noqa: S101  # planning came after `before_planning`
+        assert self._log is not None  # noqa: S101  # planning came after `before_planning`
         root, name = self.folder.parent, self.folder.name
         folder = await self._folders.enter_async_context(
             FolderWriter.open(root, name, resumed=True)
         )
         folder.write_config(self.inputs.config)
-        return self._opened(folder)
+        return folder, self._log
 
 
 def check_root(root: Path) -> None:

@@ -28,7 +28,6 @@ from spica_async.journal import (
     SweepExistsError,
     SweepRow,
     SweepTakenError,
-    SweepUnknownError,
 )
 from spica_async.journal.opening import config_of
 from spica_async.report.folder import new_sweep_id
@@ -38,18 +37,17 @@ from spica_async.service.port import (
     Events,
     QueueFullError,
     SweepPage,
-    UnknownSweepError,
     UnreadableEvent,
     WrongStateError,
 )
 from spica_async.service.runner import (
     JOURNAL_AWAY,
-    LOOK_SECONDS,
     REQUESTED,
     UNFINISHED,
     ManagerSettings,
     SweepRunner,
     is_left,
+    set_or_late,
 )
 from spica_async.service.stored import (
     ENDED,
@@ -175,7 +173,7 @@ class SweepManager:
 
     async def sweep(self, sweep_id: str) -> SweepDetail:
         """See `Control.sweep`."""
-        row = await self._row(sweep_id)
+        row = await self._journal.sweep(sweep_id)
         running = self.runner.running.get(sweep_id)
         if running is not None and running.watch.progress:
             return running_detail(row, running.watch, config_of(row).goal)
@@ -191,7 +189,7 @@ class SweepManager:
                 offset=offset,
                 candidates=records[offset : offset + limit],
             )
-        row = await self._row(sweep_id)
+        row = await self._journal.sweep(sweep_id)
         return await candidate_page(Path(row.folder), offset=offset, limit=limit)
 
     async def cancel(self, sweep_id: str) -> SweepSummary:
@@ -228,7 +226,7 @@ class SweepManager:
 
     async def has_more_events(self, sweep_id: str, *, after: int) -> bool:
         """See `Control.has_more_events`."""
-        row = await self._row(sweep_id)
+        row = await self._journal.sweep(sweep_id)
         return after < row.events or row.status not in _OVER
 
     def events(self, sweep_id: str | None, *, after: int = 0) -> Events:
@@ -252,7 +250,7 @@ class SweepManager:
             for forgotten in list(known)[: len(known) - _MOST_KNOWN]:
                 del known[forgotten]
             await asyncio.sleep(_SCAN_SECONDS)
-            await _set_or_late(change)
+            await set_or_late(change)
 
     async def troubles(self) -> Sequence[str]:
         """See `Control.troubles`."""
@@ -264,7 +262,7 @@ class SweepManager:
     async def _events_of(self, sweep_id: str, after: int) -> Events:
         while True:
             change = self._change
-            row = await self._row(sweep_id)
+            row = await self._journal.sweep(sweep_id)
             async for recorded in self._journal.events(sweep_id, after):
                 after = recorded.number
                 yield _read_event(sweep_id, recorded)
@@ -272,7 +270,7 @@ class SweepManager:
                 return
             # The change may be one of another sweep, and there are many of them.
             await asyncio.sleep(_SCAN_SECONDS)
-            await _set_or_late(change)
+            await set_or_late(change)
 
     async def _end(
         self, sweep_id: str, action: str, *, from_states: Collection[str]
@@ -304,13 +302,13 @@ class SweepManager:
         """A sweep, as often as it may be worth a try to change it.
 
         Raises:
-            UnknownSweepError: there is none of that name.
+            SweepUnknownError: there is none of that name.
             WrongStateError: somebody has it for too long.
         """
         clock = asyncio.get_running_loop().time
         until = clock() + _LEASE_PATIENCE_SECONDS
         while True:
-            row = await self._row(sweep_id)
+            row = await self._journal.sweep(sweep_id)
             yield row
             if clock() > until:
                 raise WrongStateError(
@@ -330,7 +328,7 @@ class SweepManager:
         sweep_id = await self._journal.submitted_as(sweep.token)
         if sweep_id is None:
             return None
-        row = await self._row(sweep_id)
+        row = await self._journal.sweep(sweep_id)
         asked = (sweep.config, sweep.priority, sweep.use_cache)
         if (row.config, row.priority, row.use_cache) != asked:
             raise InputError(f"the key of this submission is that of another one: sweep {sweep_id}")
@@ -342,13 +340,7 @@ class SweepManager:
             raise QueueFullError(f"{len(waiting)} sweeps are queued, and no more are taken")
 
     async def _summary(self, sweep_id: str) -> SweepSummary:
-        return summary_of(await self._row(sweep_id))
-
-    async def _row(self, sweep_id: str) -> SweepRow:
-        try:
-            return await self._journal.sweep(sweep_id)
-        except SweepUnknownError as error:
-            raise UnknownSweepError(str(error)) from error
+        return summary_of(await self._journal.sweep(sweep_id))
 
     def _announce_change(self) -> None:
         change, self._change = self._change, asyncio.Event()
@@ -376,10 +368,3 @@ def _place(name: str) -> Place:
         if separator and math.isfinite(float(time)):
             return Place(float(time), sweep_id)
     raise InputError("before: no place in the list; take it from the Link of the page before")
-
-
-async def _set_or_late(event: asyncio.Event) -> None:
-    """Wait for an event, but not for long: other daemons change the journal without setting it."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(LOOK_SECONDS):
-            await event.wait()

@@ -17,10 +17,6 @@ MAX_NUMBER: Final = 2**31 - 1
 """Of an event, or of what a page begins with: PostgreSQL counts so far."""
 
 
-class UnknownSweepError(SpicaError):
-    """There is no such sweep."""
-
-
 class QueueFullError(SpicaError):
     """As many sweeps wait as may: worth trying again later."""
 
@@ -109,31 +105,31 @@ class Control(Protocol):
         """How many sweeps there are in each state that any is in."""
 
     async def sweep(self, sweep_id: str) -> SweepDetail:
-        """One sweep. Raises UnknownSweepError."""
+        """One sweep. Raises SweepUnknownError."""
 
     async def candidates(self, sweep_id: str, *, offset: int, limit: int) -> CandidatePage:
-        """Some of its candidates, in the order of their measurement. Raises UnknownSweepError."""
+        """Some of its candidates, in the order of their measurement. Raises SweepUnknownError."""
 
     async def cancel(self, sweep_id: str) -> SweepSummary:
-        """End it; what was found is kept. Raises UnknownSweepError, WrongStateError."""
+        """End it; what was found is kept. Raises SweepUnknownError, WrongStateError."""
 
     async def pause(self, sweep_id: str) -> SweepSummary:
-        """Stop it until it is resumed. Raises UnknownSweepError, WrongStateError."""
+        """Stop it until it is resumed. Raises SweepUnknownError, WrongStateError."""
 
     async def resume(self, sweep_id: str) -> SweepSummary:
         """Queue it again, if it was stopped, has failed or was interrupted.
 
-        Raises UnknownSweepError, WrongStateError, QueueFullError.
+        Raises SweepUnknownError, WrongStateError, QueueFullError.
         """
 
     async def remove(self, sweep_id: str) -> None:
         """Forget a sweep that has ended or was stopped, with all its events; its folder stays.
 
-        Raises UnknownSweepError, WrongStateError.
+        Raises SweepUnknownError, WrongStateError.
         """
 
     async def has_more_events(self, sweep_id: str, *, after: int) -> bool:
-        """Whether a sweep has events behind one, or may have some yet. Raises UnknownSweepError."""
+        """Whether a sweep has events behind one, or may have some yet. Raises SweepUnknownError."""
 
     def events(self, sweep_id: str | None, *, after: int = 0) -> Events:
         """What happens, for as long as the caller listens.
@@ -144,7 +140,7 @@ class Control(Protocol):
             after: number of the last event that is known.
 
         Raises:
-            UnknownSweepError: there is no such sweep.
+            SweepUnknownError: there is no such sweep.
         """
 
     async def troubles(self) -> Sequence[str]:

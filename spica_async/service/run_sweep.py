@@ -93,13 +93,13 @@ async def run_job(
             return past.elapsed_seconds + time() - began
 
         sweep = await _planned(job, past, context, stack, spent)
-        opened = await job.after_planning(stack)
+        folder, log = await job.after_planning(stack)
         outbox: Outbox | None = None
         if context.publishes_events:
             outbox = await stack.enter_async_context(
-                outbox_of(sweep.sweep_id, opened.events, opened.journal, context.bus)
+                outbox_of(sweep.sweep_id, log.events, log.journal, context.bus)
             )
-        opened.folder.write_plan(sweep.plan)
+        folder.write_plan(sweep.plan)
         # What has ended is written, but not shown once more.
         viewers = [context.observer] if past.ended is None else []
         reuse = Reuse(
@@ -110,21 +110,21 @@ async def run_job(
         )
         run = SweepRun(
             sweep,
-            opened.log,
-            Observers(opened.folder, opened.events, *viewers),
+            log,
+            Observers(folder, log.events, *viewers),
             stop=stop,
             reuse=reuse,
             share=context.share,
-            owner=opened.owner,
+            owner=log.owner,
             bus_name=str(context.broker.address) if context.broker is not None else MEMORY_BUS,
         )
         if past.ended is not None:
             return await run.show_end(past.ended)
         if past.planned is None:
-            await opened.log.record(sweep.planned_fact(at=spent()), lambda: None)
+            await log.record(sweep.planned_fact(at=spent()), lambda: None)
         return await run.run(
             context.bus,
-            companion=_beside(outbox, companion(sweep.plan, opened.folder)),
+            companion=_beside(outbox, companion(sweep.plan, folder)),
             spent_seconds=spent(),
         )
 

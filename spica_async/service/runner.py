@@ -36,7 +36,7 @@ from spica_async.processes.stopping import StopState
 from spica_async.processes.threads import with_files
 from spica_async.search.stopping import StoppedStatus, SweepStop
 from spica_async.service.idle_sweeps import stop_idle_sweep
-from spica_async.service.jobs import ResumedJob, SweepMovedError
+from spica_async.service.jobs import ResumedJob
 from spica_async.service.port import WrongStateError
 from spica_async.service.run_sweep import RunContext, run_job
 from spica_async.service.watch import SweepWatch
@@ -142,19 +142,19 @@ class SweepRunner:
         cancelled.
         """
         async with asyncio.TaskGroup() as group:
-            stopping = group.create_task(stop.wait())
+            group.create_task(self._wake_at(stop))
             try:
                 while not stop.is_set():
                     await self._look_around(group)
-                    await self._wait_for_change(stopping)
+                    await set_or_late(self._look)
             finally:
                 self.is_ending = True
                 for running in self.running.values():
                     running.stop.request_status("queued")
-            # Until the last has ended somebody may want something else of it.
+            # Until the last has ended it may be requested to pause or to cancel.
             while self.running:
                 await self._look_around(group)
-                await self._wait_for_change()
+                await set_or_late(self._look)
 
     def wake(self) -> None:
         """There is something new in the journal."""
@@ -187,14 +187,9 @@ class SweepRunner:
         limited = config if broker is None else broker.limited(config)
         return await with_files(inputs_of, limited, lambda line: log.info("sweep.note", note=line))
 
-    async def _wait_for_change(self, *tasks: asyncio.Task[bool]) -> None:
-        looking = asyncio.ensure_future(self._look.wait())
-        try:
-            await asyncio.wait(
-                {looking, *tasks}, timeout=LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED
-            )
-        finally:
-            looking.cancel()
+    async def _wake_at(self, stop: asyncio.Event) -> None:
+        await stop.wait()
+        self.wake()
 
     async def _look_around(self, group: asyncio.TaskGroup) -> None:
         self._look.clear()
@@ -234,7 +229,7 @@ class SweepRunner:
             row
             for row in rows
             if row.sweep_id not in self.running
-            # To write that it rests needs no coordinator.
+            # To write that it has stopped needs no coordinator.
             and not (row.status == "queued" and row.requested is not None)
             and is_left(row)
             and self._postponed.get(row.sweep_id, (0.0, 0.0))[0] <= now
@@ -272,8 +267,10 @@ class SweepRunner:
             task = asyncio.current_task()
             if running.stop.state is not StopState.CUT_OFF or task is None or task.uncancel() > 0:
                 raise
-            await self._leave(running)
-        except (SweepMovedError, SweepUnknownError) as error:
+            if running.stop.status != "queued":
+                # It was cut off before it was searched, and the next daemon does not run it.
+                await self._stop_idle_sweep(sweep_id, running.stop.status)
+        except (WrongStateError, SweepUnknownError) as error:
             log.info("sweep.moved", sweep=sweep_id, error=str(error))
         except (SweepTakenError, LeaseLostError) as error:
             log.info("sweep.taken_by_another", sweep=sweep_id, error=str(error))
@@ -319,11 +316,6 @@ class SweepRunner:
                     raise cause from group
                 raise
 
-    async def _leave(self, running: Running) -> None:
-        """Let one rest that was cut off before it was searched, unless the next daemon runs it."""
-        if running.stop.status != "queued":
-            await self._stop_idle_sweep(running.sweep_id, running.stop.status)
-
     async def _fail(self, sweep_id: str, reason: str) -> None:
         log.error("sweep.failed", sweep=sweep_id, reason=reason)
         await self._stop_idle_sweep(sweep_id, "failed", failure=reason)
@@ -331,7 +323,7 @@ class SweepRunner:
     async def _stop_idle_sweep(
         self, sweep_id: str, status: str, *, failure: str | None = None
     ) -> None:
-        """Let one rest that we run no more, unless it has come to rest by itself."""
+        """Stop a sweep that we run no more, unless it has stopped by itself."""
         try:
             row = await self._journal.sweep(sweep_id)
             if row.status in UNFINISHED:
@@ -356,3 +348,10 @@ class SweepRunner:
 def is_left(row: SweepRow) -> bool:
     """Whether nobody runs a sweep, as far as we can see."""
     return row.owner is None or row.lease_seconds <= 0 or is_dead(row.owner)
+
+
+async def set_or_late(event: asyncio.Event) -> None:
+    """Wait for an event, but not for long: other daemons change the journal without setting it."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(LOOK_SECONDS):
+            await event.wait()

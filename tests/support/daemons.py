@@ -54,7 +54,6 @@ def quick_inputs(config: SmartSearchConfig, note: Callable[[str], None]) -> Inpu
 def make_quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let daemons of this process plan without the engine, for workers that have none."""
     monkeypatch.setattr("spica_async.service.runner.inputs_of", quick_inputs)
-    monkeypatch.setattr("spica_async.service.manager.LOOK_SECONDS", 0.1)
     monkeypatch.setattr("spica_async.service.runner.LOOK_SECONDS", 0.1)
     monkeypatch.setattr("spica_async.service.run_sweep.engine_fingerprint", lambda: FINGERPRINT)
     monkeypatch.setattr("spica_async.service.run_sweep.engine_versions", dict)

@@ -21,12 +21,12 @@ from schemas.lifecycle import (
 )
 from schemas.messages import Sample
 from schemas.results import CandidateRecord, CandidateTimings, RankedCandidate
+from spica_async.journal import SweepUnknownError
 from spica_async.report.folder import config_document
 from spica_async.service.port import (
     Events,
     QueueFullError,
     SweepPage,
-    UnknownSweepError,
     UnreadableEvent,
     WrongStateError,
 )
@@ -226,7 +226,7 @@ class FakeControl:
 
     def _find(self, sweep_id: str) -> FakeSweep:
         if sweep_id not in self.known:
-            raise UnknownSweepError(f"there is no sweep {sweep_id}")
+            raise SweepUnknownError(f"there is no sweep {sweep_id}")
         return self.known[sweep_id]
 
     def _refuse(self) -> None:

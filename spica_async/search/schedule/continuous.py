@@ -107,7 +107,7 @@ class ContinuousState(BranchState):
     @property
     def wanted(self) -> int:
         """How many suggestions to ask for now; 0 unless the phase is `ASKING`."""
-        return self._room() if self._phase is Phase.ASKING else 0
+        return self._room() if self.phase is Phase.ASKING else 0
 
     @property
     def takes(self) -> int:
@@ -116,7 +116,7 @@ class ContinuousState(BranchState):
         While an ask is under way, failures may take back what was wanted when it began; the
         sampler has numbered its suggestions all the same.
         """
-        return 0 if self._concluded or self.finished else self._left()
+        return 0 if self.concluded or self.finished else self._left()
 
     def suggested(self, keys: Sequence[str]) -> tuple[list[Disposition], list[Observation]]:
         """Take the keys of suggestions, in their order.
@@ -151,7 +151,7 @@ class ContinuousState(BranchState):
         As `CONVERGED`, unless it gave up by itself.
         """
         self._gave_up = self._gave_up or self.gives_up
-        self._concluded = True
+        self.concluded = True
         if not self.finished:
             self._move_on()
         return []
@@ -173,18 +173,18 @@ class ContinuousState(BranchState):
 
     def _room(self) -> int:
         free = self._parallel - len(self._in_flight)
-        if free < 0 or self._concluded or self._is_hopeless:
+        if free < 0 or self.concluded or self._is_hopeless:
             return 0
         return min(max(free, self._batch), self._left())
 
     def _left(self) -> int:
         missing = self.target - self._successes - len(self._in_flight)
         attempts = ATTEMPTS_PER_TARGET * self.target if self._points is None else self._points
-        return max(0, min(missing, attempts - self._attempts))
+        return max(0, min(missing, attempts - self.attempts))
 
     def _move_on(self) -> None:
         phase = self._next_phase()
-        if phase is not self._phase:
+        if phase is not self.phase:
             self._move(phase)
 
     def _next_phase(self) -> Phase:
@@ -192,15 +192,15 @@ class ContinuousState(BranchState):
             return Phase.ASKING
         if self._in_flight:
             return Phase.WAITING
-        if self._is_hopeless and self._left() and not self._concluded:
+        if self._is_hopeless and self._left() and not self.concluded:
             return Phase.WAITING  # For its conclusion.
         return self._end()
 
     def _end(self) -> Phase:
-        if self._points is not None and self._attempts == self._points:
+        if self._points is not None and self.attempts == self._points:
             return self._fruitless(Phase.EXHAUSTED)
         if self._successes >= self.target:
             return Phase.COMPLETED
-        if self._concluded and not self._gave_up:
+        if self.concluded and not self._gave_up:
             return Phase.CONVERGED
         return self._fruitless(Phase.STALLED)

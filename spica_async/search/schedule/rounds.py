@@ -43,7 +43,7 @@ class RoundsState(BranchState):
         """Unique successes of one round."""
         if self._points is None:
             return self._per_round
-        return min(self._per_round, self._points - self._attempts + self._round_attempts)
+        return min(self._per_round, self._points - self.attempts + self._round_attempts)
 
     @property
     def unique_successes(self) -> int:
@@ -53,7 +53,7 @@ class RoundsState(BranchState):
     @property
     def wanted(self) -> int:
         """How many suggestions to ask for now; 0 unless the phase is `ASKING`."""
-        if self._phase is not Phase.ASKING:
+        if self.phase is not Phase.ASKING:
             return 0
         missing = self._per_round - self._round_successes
         missing -= len(self._in_flight) + len(self._arrived)
@@ -88,8 +88,8 @@ class RoundsState(BranchState):
 
     def conclude(self) -> list[Observation]:
         """Want nothing more: the branch ends as `CONVERGED` once nothing is in flight."""
-        self._concluded = True
-        if self._phase is Phase.ASKING:
+        self.concluded = True
+        if self.phase is Phase.ASKING:
             if self._round > 1 and not self._round_attempts:
                 # Nothing was asked in this round: the one before was the last.
                 self._round -= 1
@@ -106,11 +106,11 @@ class RoundsState(BranchState):
 
     def _attempts_left(self) -> int:
         if self._points is not None:
-            return self._points - self._attempts
+            return self._points - self.attempts
         return ATTEMPTS_PER_TARGET * self._per_round - self._round_attempts
 
     def _end_wave_if_complete(self) -> list[Observation]:
-        if self._phase is not Phase.WAITING or self._in_flight:
+        if self.phase is not Phase.WAITING or self._in_flight:
             return []
         observed, self._wave = self._wave, []
         self._round_successes += successes(self._arrived.values())
@@ -121,12 +121,12 @@ class RoundsState(BranchState):
         return observed
 
     def _after_wave(self) -> Phase:
-        if self._points is not None and self._attempts == self._points:
+        if self._points is not None and self.attempts == self._points:
             return self._fruitless(Phase.EXHAUSTED)
         round_is_full = self._round_successes >= self._per_round
         if round_is_full and self._round == self._max_rounds:
             return Phase.COMPLETED
-        if self._concluded:
+        if self.concluded:
             return Phase.CONVERGED
         if round_is_full:
             self._round += 1

@@ -85,6 +85,12 @@ class BranchState(ABC):
         points: how many distinct samples the branch has, when they are enumerated rather than
             suggested. Every one of them is then taken once.
 
+    Attributes:
+        phase: where the branch stands.
+        attempts: suggestions so far, which is also the next suggestion's number.
+        duplicates: suggestions that were answered by another one's evaluation.
+        concluded: whether nothing more is wanted, because of `conclude`.
+
     Raises:
         ValueError: if a number is below 1, or the points are more than the budget.
     """
@@ -97,14 +103,14 @@ class BranchState(ABC):
         self._per_round = per_round
         self._max_rounds = max_rounds
         self._points = points
-        self._phase = Phase.ASKING
-        self._attempts = 0
-        self._duplicates = 0
+        self.phase = Phase.ASKING
+        self.attempts = 0
+        self.duplicates = 0
         self._known: dict[str, Verdict] = {}
         # Two show as well as all of them that failures differ.
         self._signatures: set[tuple[Outcome, Cause | None, str]] = set()
         self._in_flight: set[str] = set()
-        self._concluded = False
+        self.concluded = False
 
     @property
     @abstractmethod
@@ -162,34 +168,14 @@ class BranchState(ABC):
         """Whether nobody has asked about this sample."""
 
     @property
-    def phase(self) -> Phase:
-        """Where the branch stands."""
-        return self._phase
-
-    @property
     def finished(self) -> bool:
         """Whether nothing more will be asked or awaited."""
-        return self._phase in FINAL_PHASES
-
-    @property
-    def concluded(self) -> bool:
-        """Whether nothing more is wanted, because of `conclude`."""
-        return self._concluded
+        return self.phase in FINAL_PHASES
 
     @property
     def in_flight(self) -> int:
         """Samples sent out and not settled."""
         return len(self._in_flight)
-
-    @property
-    def attempts(self) -> int:
-        """Suggestions so far, which is also the next suggestion's number."""
-        return self._attempts
-
-    @property
-    def duplicates(self) -> int:
-        """Suggestions that were answered by another one's evaluation."""
-        return self._duplicates
 
     @property
     def tally(self) -> Counter[Outcome]:
@@ -204,7 +190,7 @@ class BranchState(ABC):
     @property
     def sole_failure(self) -> Verdict | None:
         """The first failure of a `FAILED` branch; all others are the same."""
-        if self._phase is not Phase.FAILED:
+        if self.phase is not Phase.FAILED:
             return None
         return next(iter(self._known.values()))
 
@@ -242,13 +228,13 @@ class BranchState(ABC):
         dispositions: list[Disposition] = []
         known: list[Observation] = []
         for key in keys:
-            observation = Observation(self._attempts, key)
-            self._attempts += 1
+            observation = Observation(self.attempts, key)
+            self.attempts += 1
             if self.is_new(key):
                 self._in_flight.add(key)
                 dispositions.append(Disposition.NEW)
             else:
-                self._duplicates += 1
+                self.duplicates += 1
                 is_known = key in self._known
                 dispositions.append(Disposition.KNOWN if is_known else Disposition.WAITS)
             (known.append if dispositions[-1] is Disposition.KNOWN else wait)(observation)
@@ -272,7 +258,7 @@ class BranchState(ABC):
         return otherwise if outcome == "feasible" else Phase.FAILED
 
     def _move(self, phase: Phase) -> None:
-        self._phase = moved("a branch", TRANSITIONS, self._phase, phase)
+        self.phase = moved("a branch", TRANSITIONS, self.phase, phase)
 
 
 def successes(verdicts: Iterable[Verdict]) -> int:

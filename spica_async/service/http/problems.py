@@ -16,7 +16,8 @@ from starlette.routing import BaseRoute, Match, Route
 
 from schemas.daemon import Problem
 from spica_async.errors import InputError, SpicaError
-from spica_async.service.port import QueueFullError, UnknownSweepError, WrongStateError
+from spica_async.journal import SweepUnknownError
+from spica_async.service.port import QueueFullError, WrongStateError
 
 log = structlog.get_logger(__name__)
 
@@ -54,7 +55,7 @@ def describe_problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
 def internal_error() -> Response:
     """The answer where the fault is ours; what it is stands in the log alone."""
     return problem_response(
-        HTTPStatus.INTERNAL_SERVER_ERROR, "the daemon has failed at this; its log tells more"
+        HTTPStatus.INTERNAL_SERVER_ERROR, "the daemon has failed at this; its log has the details"
     )
 
 
@@ -68,7 +69,7 @@ def answer_problems(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
 
     def spica(_: Request, error: Exception) -> Response:
         match error:
-            case UnknownSweepError():
+            case SweepUnknownError():
                 return problem_response(HTTPStatus.NOT_FOUND, str(error))
             case WrongStateError():
                 return problem_response(HTTPStatus.CONFLICT, str(error))

@@ -79,7 +79,7 @@ class Tokens:
         return cls(tuple(_digest(token.encode()) for token in tokens))
 
     def open_to(self, authorization: str) -> bool:
-        """Whether a header shows one of them; how long that takes tells nothing of them."""
+        """Whether a header shows one of them; how long that takes does not depend on them."""
         scheme, _, token = authorization.partition(" ")
         # Headers are read as latin-1, so this gives the bytes that were sent.
         digest = _digest(token.strip().encode("latin-1"))

@@ -29,13 +29,13 @@ from spica_async.bus.rabbitmq.state import BusState
 from spica_async.config.inputs import Inputs
 from spica_async.errors import InputError
 from spica_async.evaluate.cache import NoCache
-from spica_async.journal import Fact, Lease, StatusUpdate
+from spica_async.journal import Fact, Lease, StatusUpdate, SweepUnknownError
 from spica_async.journal.leases import this_owner
 from spica_async.journal.sql import SqlJournal
 from spica_async.plan.types import Progress, SweepPlan
 from spica_async.service.jobs import ResumedJob, new_sweep
 from spica_async.service.manager import SweepManager
-from spica_async.service.port import QueueFullError, UnknownSweepError, WrongStateError
+from spica_async.service.port import QueueFullError, WrongStateError
 from spica_async.service.runner import ManagerSettings, SweepRunner
 from spica_async.storage.errors import StorageFullError
 
@@ -310,11 +310,11 @@ async def test_unknown_sweeps(where: Path, tmp_path: Path) -> None:
     async with daemon(where, tmp_path) as run:
         manager = run.manager
         for ask in (manager.sweep, manager.cancel, manager.pause, manager.resume):
-            with pytest.raises(UnknownSweepError, match="there is no sweep x"):
+            with pytest.raises(SweepUnknownError, match="there is no sweep x"):
                 await ask("x")
-        with pytest.raises(UnknownSweepError):
+        with pytest.raises(SweepUnknownError):
             await manager.candidates("x", offset=0, limit=1)
-        with pytest.raises(UnknownSweepError):
+        with pytest.raises(SweepUnknownError):
             await anext(manager.events("x"))
 
 
@@ -686,7 +686,7 @@ async def test_what_is_removed_is_forgotten_and_its_folder_is_not(
         await run.manager.cancel(sweep_id)
         await run.until(sweep_id, "cancelled")
         await run.manager.remove(sweep_id)
-        with pytest.raises(UnknownSweepError):
+        with pytest.raises(SweepUnknownError):
             await run.manager.sweep(sweep_id)
         assert await run.listed() == []
         for _ in range(1000):
@@ -704,7 +704,7 @@ async def test_a_stream_ends_with_a_sweep_that_is_retired(where: Path, tmp_path:
         hearing = asyncio.ensure_future(anext(of_all))
         async with SqlJournal.open(where) as journal:
             assert await journal.remove(sweep_id)
-        with pytest.raises(UnknownSweepError):
+        with pytest.raises(SweepUnknownError):
             await anext(stream)
         # That of all goes on, whatever is gone.
         await run.manager.cancel(other)

@@ -15,7 +15,7 @@ from spica_async.report.deployment_text import (
     settings,
     traffic_handling,
 )
-from spica_async.report.fleet_text import broker_line, concerns, who_works, workers_line
+from spica_async.report.screen import broker_line, concerns, who_works, workers_line
 from spica_async.report.units import TARGET_UNITS, figure, objective, seconds
 
 AGG: dict[str, Any] = {

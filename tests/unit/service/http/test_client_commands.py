@@ -118,7 +118,7 @@ async def test_what_the_daemon_refuses_is_told(
         control.refusal = SpicaError("journal: the disk is full")
         refused(await spica("list", "--daemon", url), 1, url, "the disk is full")
         control.refusal = RuntimeError("a bug")
-        refused(await spica("list", "--daemon", url), 1, url, "its log tells more")
+        refused(await spica("list", "--daemon", url), 1, url, "its log has the details")
 
 
 async def test_a_list(control: FakeControl, spica: Spica, sweep_id: str) -> None:
