@@ -44,15 +44,6 @@ class SearchContext:
     requests_survive: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _Running:
-    """What a branch has while it is searched."""
-
-    proposer: Proposer
-    evaluations: Evaluations
-    evaluating: asyncio.TaskGroup
-
-
 class BranchDriver:
     """Carries out what one branch decides.
 
@@ -64,6 +55,11 @@ class BranchDriver:
         progressed: called when something of the branch has changed.
         after_observed: awaited when the proposer has observed candidates.
     """
+
+    # `run` sets these, and everything else happens within it.
+    _proposer: Proposer
+    _evaluations: Evaluations
+    _group: asyncio.TaskGroup
 
     def __init__(
         self,
@@ -95,16 +91,16 @@ class BranchDriver:
         state = self.branch.state
         proposer.stats.add(self.branch.stats)
         self.branch.stats = proposer.stats
-        async with asyncio.TaskGroup() as evaluating:
-            running = _Running(proposer, evaluations, evaluating)
-            await self._catch_up(running, catch_up)
+        self._proposer, self._evaluations = proposer, evaluations
+        async with asyncio.TaskGroup() as self._group:
+            await self._catch_up(catch_up)
             # The last replays may end while the proposer still observes duplicates.
             while not (state.finished and self._to_observe.empty()):
                 # What has been measured is observed before anything more is asked for.
                 if state.wanted and self._to_observe.empty() and not self._stopped:
-                    await self._propose(running)
+                    await self._propose()
                 else:
-                    await self._observe(running, await self._to_observe.get())
+                    await self._observe(await self._to_observe.get())
                 self._progressed()
 
     def stop(self) -> frozenset[asyncio.Task[None]]:
@@ -126,31 +122,37 @@ class BranchDriver:
             state.keep_in_flight(parallel)
             self._to_observe.put_nowait([])
 
-    async def _catch_up(self, running: _Running, catch_up: CatchUp) -> None:
-        await running.proposer.restore(catch_up.past)
+    async def _catch_up(self, catch_up: CatchUp) -> None:
+        await self._proposer.restore(catch_up.past)
         for evaluation in self.branch.open.values():
-            self._start(running, evaluation)
-        await self._observe(running, catch_up.unobserved)
+            self._start(evaluation)
+        await self._observe(catch_up.unobserved)
         # What was lost may have been the conclusion from what was observed before.
         await self._conclude_if_lost()
         await self._after_observed()
-        await self._replace(running, catch_up.duplicates)
+        await self._replace(catch_up.duplicates)
 
-    async def _propose(self, running: _Running) -> None:
-        proposals = await running.proposer.propose(self.branch.state.wanted)
-        await self._replace(running, await self._take(running, proposals, instead=False))
+    async def _propose(self) -> None:
+        proposals = await self._proposer.propose(self.branch.state.wanted)
+        await self._replace(await self._take(proposals, instead=False))
 
-    async def _replace(self, running: _Running, duplicates: Sequence[Proposal]) -> None:
+    async def _replace(self, duplicates: Sequence[Proposal]) -> None:
         """Evaluate something else in place of duplicates, where anything is found."""
         wanted = self.branch.state.wanted
         if duplicates and wanted and not self._stopped:
-            claims = _Claims(self.branch)
-            found = await running.proposer.instead_of(duplicates[:wanted], claims)
-            await self._take(running, found, instead=True)
+            claimed: set[str | None] = {None}
 
-    async def _take(
-        self, running: _Running, proposals: Sequence[Proposal], *, instead: bool
-    ) -> Sequence[Proposal]:
+            def claim(selection: Selection) -> bool:
+                """Whether a selection is new to the branch, and was not claimed before."""
+                key = self.branch.is_new(selection)
+                is_free = key not in claimed
+                claimed.add(key)
+                return is_free
+
+            found = await self._proposer.instead_of(duplicates[:wanted], claim)
+            await self._take(found, instead=True)
+
+    async def _take(self, proposals: Sequence[Proposal], *, instead: bool) -> Sequence[Proposal]:
         """Send out what is new, observe what is known.
 
         Returns:
@@ -168,16 +170,16 @@ class BranchDriver:
         )
         taken = await self._log.record(fact, partial(self.branch.suggested, fact, suggestions))
         for evaluation in taken.new:
-            self._start(running, evaluation)
-        await self._observe(running, taken.observations)
+            self._start(evaluation)
+        await self._observe(taken.observations)
         return taken.duplicates
 
-    def _start(self, running: _Running, evaluation: Evaluation) -> None:
-        task = running.evaluating.create_task(self._evaluate(running.evaluations, evaluation))
+    def _start(self, evaluation: Evaluation) -> None:
+        task = self._group.create_task(self._evaluate(evaluation))
         self._evaluating.add(task)
         task.add_done_callback(self._evaluating.discard)
 
-    async def _evaluate(self, evaluations: Evaluations, evaluation: Evaluation) -> None:
+    async def _evaluate(self, evaluation: Evaluation) -> None:
         proposal, sample = evaluation.sampled.proposal, evaluation.sampled.resolved.sample
         sweep = self._context.sweep
         config, model = sweep.plan.config, sweep.plan.model_files
@@ -223,12 +225,14 @@ class BranchDriver:
             await on_result(known.result, known.measured)
             return
         try:
-            result = await evaluations.evaluate(request, on_request=on_request, on_result=on_result)
+            result = await self._evaluations.evaluate(
+                request, on_request=on_request, on_result=on_result
+            )
             await self._context.reuse.keep(request, result)
         except EvaluationGivenUpError:
             return  # There is no verdict on it, and the search is about to end without one.
 
-    async def _observe(self, running: _Running, observations: Sequence[Observation]) -> None:
+    async def _observe(self, observations: Sequence[Observation]) -> None:
         if not observations:
             return
         numbers = [one.number for one in observations]
@@ -236,25 +240,10 @@ class BranchDriver:
         # Were this lost, the proposer would observe the same once more.
         verdicts = self.branch.observed(observations)
         self._log.note(fact)
-        await running.proposer.observe(verdicts)
+        await self._proposer.observe(verdicts)
         await self._conclude_if_lost()
         await self._after_observed()
 
     async def _conclude_if_lost(self) -> None:
         if self.branch.should_conclude:
             await self.conclude("branch")
-
-
-class _Claims:
-    """Whether selections are new to a branch, and to each other."""
-
-    def __init__(self, branch: Branch) -> None:
-        self._branch = branch
-        self._claimed: set[str] = set()
-
-    def __call__(self, selection: Selection) -> bool:
-        key = self._branch.is_new(selection)
-        if key is None or key in self._claimed:
-            return False
-        self._claimed.add(key)
-        return True

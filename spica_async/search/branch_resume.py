@@ -68,12 +68,12 @@ class BranchRestorer:
             case Requested():
                 self.branch.open[fact.number].requested = True
             case Measured():
-                self._owe(self.branch.measured(fact))
+                self._observe_later(self.branch.measured(fact))
             case Observed():
                 observations = [self._unobserved.pop(number) for number in fact.numbers]
                 self._past.append(PastObserved(self.branch.observed(observations)))
             case Concluded():
-                self._owe(self.branch.concluded(fact.by))
+                self._observe_later(self.branch.concluded(fact.by))
             case _:
                 assert_never(fact)
 
@@ -88,8 +88,8 @@ class BranchRestorer:
         self._past.append(PastProposals([one.proposal for one in suggestions]))
         self.branch.stats = SamplerStats(**fact.costs.model_dump())
         taken = self.branch.suggested(fact, suggestions)
-        self._owe(taken.observations)
+        self._observe_later(taken.observations)
         self._duplicates = () if fact.instead else taken.duplicates
 
-    def _owe(self, observations: Sequence[Observation]) -> None:
+    def _observe_later(self, observations: Sequence[Observation]) -> None:
         self._unobserved |= {one.number: one for one in observations}

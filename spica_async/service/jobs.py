@@ -33,6 +33,7 @@ def new_sweep(
     priority: int = 0,
     managed: bool = False,
     use_cache: bool = True,
+    token: str | None = None,
 ) -> NewSweep:
     """What the journal takes in of a sweep; see `NewSweep`."""
     return NewSweep(
@@ -42,6 +43,7 @@ def new_sweep(
         priority=priority,
         managed=managed,
         use_cache=use_cache,
+        token=token,
         summary=listed(config).model_dump_json(exclude_none=True),
         events=[submitted_event(sweep_id, config, priority=priority)],
     )

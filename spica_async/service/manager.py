@@ -7,7 +7,6 @@ import math
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -124,8 +123,8 @@ class SweepManager:
             priority=priority,
             managed=True,
             use_cache=use_cache,
+            token=token,
         )
-        sweep = replace(sweep, token=token)
         if (known := await self._known(sweep)) is not None:
             return known
         # Before the trace is read, which may take long; what is counted under the lock decides.
