@@ -78,12 +78,12 @@ def cancel(sweep: SweepId, *, flags: DaemonFlags, json: AsJson = False) -> None:
 
 
 def pause(sweep: SweepId, *, flags: DaemonFlags, json: AsJson = False) -> None:
-    """Let a sweep of a tuning daemon rest until `resume --daemon`."""
+    """Pause a sweep of a tuning daemon until `resume --daemon`."""
     give_order("pause", sweep, flags, as_json=json)
 
 
 def remove(sweep: SweepId, *, flags: DaemonFlags) -> None:
-    """Have a tuning daemon forget a sweep that has ended or rests; its folder stays."""
+    """Have a tuning daemon forget a sweep that has ended or was stopped; its folder stays."""
     with flags.client() as client:
         client.remove(sweep)
     typer.echo(f"{sweep} is removed; its results are where they were")

@@ -1,4 +1,4 @@
-"""Says in a few words what a sample deploys, and how samples differ."""
+"""Describes in a few words what a sample deploys, and how samples differ."""
 
 from __future__ import annotations
 

@@ -35,7 +35,13 @@ from spica_async.space.sample import (
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What has become of suggestions: new samples, and duplicates to find something else for."""
+    """The outcome of some suggestions.
+
+    Attributes:
+        new: new samples, to be evaluated.
+        duplicates: proposals of known samples, to find others in place of.
+        observations: what the proposer is to observe now.
+    """
 
     new: Sequence[Evaluation] = ()
     duplicates: Sequence[Proposal] = ()
@@ -107,18 +113,18 @@ class Branch:
 
     @property
     def should_conclude(self) -> bool:
-        """Whether it has lost its patience and wants suggestions all the same, or gives up."""
+        """Whether it is to be ended early: it no longer gets better, or finds nothing at all."""
         if self.state.concluded or self.state.finished:
             return False
         return self._patience.lost or self.state.gives_up
 
     def sampled(self, proposal: Proposal) -> Sampled:
-        """What a proposal means."""
+        """A proposal with the sample that it means."""
         resolved = self._resolve(proposal.selection)
         return Sampled(proposal, resolved, sample_key(resolved.sample))
 
     def is_new(self, selection: Selection) -> str | None:
-        """The key of a selection's sample, if nobody has asked about it."""
+        """The key of a selection's sample; None: it was suggested before."""
         key = sample_key(self._resolve(selection).sample)
         return key if self.state.is_new(key) else None
 
@@ -154,7 +160,7 @@ class Branch:
         return Taken(new, duplicates[: self.state.wanted], observations)
 
     def verdict(self, fact: Measured) -> CandidateRecord:
-        """What a result comes to, before it is taken; changes nothing."""
+        """The record of a candidate with this result, before the result is taken; changes nothing."""
         self._foreseen[fact.number] = self._judge(fact)
         return self._foreseen[fact.number][1]
 
@@ -203,7 +209,11 @@ class Branch:
         return verdicts
 
     def concluded(self, by: Literal["branch", "sweep"]) -> list[Observation]:
-        """Want nothing more; what the proposer is to observe now."""
+        """Stop asking for suggestions.
+
+        Returns:
+            What the proposer is to observe now.
+        """
         # Both the sweep and, with its last measurements, the branch may come to this.
         if self.state.finished or self.state.concluded:
             return []

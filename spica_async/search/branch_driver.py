@@ -198,7 +198,7 @@ class BranchDriver:
             if self._context.requests_survive:
                 await self._log.record(fact, lambda: None)
             else:
-                # Whatever is under way ends with us, so nobody will look for it.
+                # What is under way ends with this process: no later run looks for it.
                 self._log.note(fact)
 
         async def on_result(result: EvaluationResult, reused: int | None = None) -> None:

@@ -183,7 +183,7 @@ class Branches:
                 group.create_task(run_branch(driver))
 
     def stop(self) -> frozenset[asyncio.Task[None]]:
-        """Propose nothing more; `run` goes on taking results, and has to be cancelled in the end.
+        """Propose nothing more. `run` goes on taking results until it is cancelled.
 
         Returns:
             The evaluations under way; each ends with its result, or when it is given up.
@@ -191,7 +191,7 @@ class Branches:
         return frozenset(task for driver in self._drivers for task in driver.stop())
 
     def suit(self, slots: int) -> None:
-        """Keep as much in flight as the workers can evaluate at once.
+        """Keep as many samples in flight as the workers can evaluate at once.
 
         What only waits for a slot is chosen without the results that come in meanwhile.
 

@@ -1,4 +1,4 @@
-"""A proposal, the sample that it means, and what is kept of its evaluation."""
+"""A proposal with its sample, and the evaluation of a sample from proposal to verdict."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class Sampled:
     """A proposal with the sample that it means.
 
     Attributes:
-        proposal: of a study or a list.
+        proposal: the proposal, of a study or a list.
         resolved: the sample, and whether it has room.
-        key: of the sample.
+        key: identifies the sample; equal samples have the same.
     """
 
     proposal: Proposal
@@ -33,7 +33,7 @@ class Sampled:
 
     @property
     def as_proposed(self) -> Proposed:
-        """What is written down of it."""
+        """The proposal as the journal keeps it."""
         proposal = self.proposal
         return Proposed(
             number=proposal.number,
@@ -68,7 +68,7 @@ class Evaluation:
     requested: bool = False
 
     def record(self, judged: Judged, measured: Measured | None) -> CandidateRecord:
-        """What is kept of it: a line of `candidates.jsonl`.
+        """Its line of `candidates.jsonl`.
 
         Args:
             judged: the verdict on it.

@@ -1,4 +1,4 @@
-"""What hears of a sweep: the folder that keeps it, a screen or a daemon, the events for others."""
+"""The observers of a sweep: its results folder, the screen or the daemon, its events."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from spica_async.search.branch import Branch
 
 
 class Observer:
-    """Hears of a sweep from its planning to its result; overrides what concerns it."""
+    """Is called at each step of a sweep, from its planning to its result; does nothing by itself."""
 
     def planning(self, line: str) -> None:
         """Something is being done before the search."""
@@ -39,11 +39,11 @@ class Observer:
         """A run has ended; with `pareto` the ranking in its result is a front."""
 
     async def settled(self) -> None:
-        """Wait until all that was heard is written."""
+        """Wait until everything observed so far is written."""
 
 
 class Observers(Observer):
-    """Passes on what happens in a search to several observers, in their order."""
+    """Several observers, called in their order."""
 
     def __init__(self, *observers: Observer) -> None:
         self._observers = observers

@@ -1,4 +1,4 @@
-"""What the facts of a sweep say of its earlier runs as a whole."""
+"""The earlier runs of a sweep, summed up from its facts."""
 
 from __future__ import annotations
 
@@ -82,9 +82,9 @@ class PastRuns:
 
 
 def requests_survive(buses: Sequence[str]) -> bool:
-    """Whether what one run has sent out may be under way in the next.
+    """Whether requests that one run has sent may still be under way in the next.
 
     Args:
-        buses: of the one and of the other.
+        buses: the names of the buses of the one run and of the other.
     """
     return len(set(buses)) == 1 and buses[0] != MEMORY_BUS

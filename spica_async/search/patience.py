@@ -1,4 +1,4 @@
-"""How long a search has not got better, for the patience that its sweep asks for."""
+"""Counts candidates without an improvement, to end a search that no longer gets better."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run of a sweep has come to, from the state of its branches."""
+"""The result of a run of a sweep, from the state of its branches."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def sweep_result(
 
 
 def branch_result(branch: Branch, cut_short: CutShort | None = None) -> BranchResult:
-    """How a branch ended, or what kept it from its own end."""
+    """The result of a branch: how it ended, or what has cut it short."""
     state = branch.state
     end: BranchEnd = cut_short or "interrupted"
     reason = "stopped before its end" if end == "interrupted" else "max_seconds were up"

@@ -1,4 +1,4 @@
-"""Speaks to a daemon over HTTP, and words what goes wrong there as errors of ours."""
+"""A client of the daemon's HTTP interface, which raises errors that users can act on."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ from spica_async.service.http.tokens import (
     read_own_token,
     read_tokens,
 )
+from spica_async.service.port import UnreadableEvent
 from spica_async.tls import HTTPS, tls_refusal
 
 Verb = Literal["cancel", "pause", "resume"]
@@ -202,15 +203,15 @@ class DaemonClient:
         sweep_id: str,
         *,
         after: int = 0,
-        on_unread: Callable[[int], None] = lambda _: None,
         is_enough: Callable[[], bool] = lambda: False,
-    ) -> Iterator[SweepEvent]:
+    ) -> Iterator[SweepEvent | UnreadableEvent]:
         """What happens to a sweep from an event on, over one connection, for as long as it lasts.
+
+        Some events may be such that the daemon, or this version, cannot read them.
 
         Args:
             sweep_id: of the sweep.
             after: number of the last event that is known.
-            on_unread: takes the number of an event that the daemon, or this version, cannot read.
             is_enough: ends it; asked whenever something has come, if only a sign of life.
         """
         url = f"{self.url}{_path(sweep_id)}/events"
@@ -233,7 +234,7 @@ class DaemonClient:
                 except ValidationError:
                     with self._understanding():
                         number = _NUMBER.validate_python(event.id)
-                    on_unread(number)
+                    yield UnreadableEvent(sweep_id, number)
 
     def _model(self, model: type[ModelT], method: str, path: str, **request: Any) -> ModelT:
         answer = self._ask(method, path, **request)
@@ -248,7 +249,7 @@ class DaemonClient:
         return answer
 
     def _refuse(self, answer: httpx.Response) -> None:
-        """Raise what an answer that is none comes to."""
+        """Raise the error of an answer without success."""
         try:
             detail = Problem.model_validate_json(answer.content).detail
         except ValidationError:

@@ -1,4 +1,4 @@
-"""Obeys commands from a queue, and answers those that name a queue for it."""
+"""Carries out the commands of the command queue, and answers those that ask for an answer."""
 
 from __future__ import annotations
 
@@ -117,8 +117,8 @@ class Commands:
 
     Args:
         bus: that has the queue.
-        control: does what is asked.
-        source: who answers, e.g. `spica/daemon/host`.
+        control: carries out the commands.
+        source: the source of the answers, e.g. `spica/daemon/host`.
         files: which files of this host a submission may name.
     """
 
@@ -207,12 +207,12 @@ class Commands:
         """Obey a command.
 
         Args:
-            command: what is asked.
-            delivery: that it came in.
-            since: when that was, by the loop's clock.
+            command: the command.
+            delivery: the delivery that it came in.
+            since: when it came in, by the loop's clock.
 
         Returns:
-            What has come of it; none if it is to be given back, to be tried again later.
+            The answer; none if it is to be given back, to be tried again later.
         """
         try:
             # It is not given back each time that the journal is away: the queue's limit on that

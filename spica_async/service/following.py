@@ -11,6 +11,7 @@ from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_aft
 from schemas.lifecycle import SweepEvent, SweepFailed, SweepPaused
 from spica_async.errors import SpicaError
 from spica_async.service.client import PAUSES, DaemonClient, DaemonSilentError
+from spica_async.service.port import UnreadableEvent
 
 _ATTEMPTS: Final = 16
 """A minute, with the pauses between them."""
@@ -64,7 +65,7 @@ class _Following:
         self._was_over = False
         self._last = 0
         self._perhaps_over = False
-        self._events: Iterator[SweepEvent] | None = None
+        self._events: Iterator[SweepEvent | UnreadableEvent] | None = None
         self._again = Retrying(
             retry=retry_if_exception_type(DaemonSilentError),
             wait=PAUSES,
@@ -90,12 +91,16 @@ class _Following:
             self._events = self._client.events(
                 self._sweep_id,
                 after=self._last,
-                on_unread=self._leave_out,
                 is_enough=self._is_quiet_and_over,
             )
         try:
             for event in self._events:
-                if event.sequence > self._last:
+                if isinstance(event, UnreadableEvent):
+                    if event.number > self._last:
+                        self._last = event.number
+                        what = f"event {event.number} cannot be read by this version"
+                        self._on_trouble(f"{what}, and is left out")
+                elif event.sequence > self._last:
                     self._last = event.sequence
                     self._was_over = False
                     self._quiet_since = time.monotonic()
@@ -109,11 +114,6 @@ class _Following:
             # The daemon has ended the stream, not the sweep.
             raise DaemonSilentError(f"{self._client.url}: it sends no more of the sweep's events")
         return None
-
-    def _leave_out(self, number: int) -> None:
-        if number > self._last:
-            self._last = number
-            self._on_trouble(f"event {number} cannot be read by this version, and is left out")
 
     def _is_over(self) -> bool:
         return self._client.sweep(self._sweep_id).state in _OVER

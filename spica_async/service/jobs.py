@@ -1,4 +1,4 @@
-"""What a command is to do with a sweep: begin a new one, or go on with one of the journal's."""
+"""The two ways to begin a run of a sweep: a new sweep, or one that the journal has."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def new_sweep(
     use_cache: bool = True,
     token: str | None = None,
 ) -> NewSweep:
-    """What the journal takes in of a sweep; see `NewSweep`."""
+    """The entry of a new sweep in the journal; see `NewSweep`."""
     return NewSweep(
         sweep_id=sweep_id,
         folder=str(folder),
@@ -80,7 +80,7 @@ class Job(Protocol):
 
 
 class NewJob:
-    """A sweep that nobody knows of until it is planned.
+    """A new sweep, which the journal has only once it is planned.
 
     Args:
         inputs: its configuration and its trace.
@@ -128,7 +128,7 @@ class NewJob:
 
 
 class ResumedJob:
-    """A sweep of the journal's that is gone on with, or begun.
+    """A sweep that the journal has: resumed, or begun for the first time.
 
     Args:
         sweep_id: its name.

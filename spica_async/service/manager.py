@@ -204,7 +204,9 @@ class SweepManager:
         async for row in self._looks(sweep_id):
             left_by_command = row.status == "running" and not row.managed and is_left(row)
             if row.status not in _IDLE and not left_by_command:
-                raise WrongStateError(f"sweep {sweep_id} is {row.status}: it does not rest")
+                raise WrongStateError(
+                    f"sweep {sweep_id} is {row.status}: only one that was stopped can be resumed"
+                )
             async with self._submitting:
                 await self._check_queue()
                 with suppress(SweepTakenError, WrongStateError):
@@ -298,11 +300,11 @@ class SweepManager:
         return await self._summary(sweep_id)
 
     async def _looks(self, sweep_id: str) -> AsyncIterator[SweepRow]:
-        """A sweep, as often as it may be worth a try to change it.
+        """A sweep's row, read again for each attempt to change the sweep.
 
         Raises:
             SweepUnknownError: there is none of that name.
-            WrongStateError: somebody has it for too long.
+            WrongStateError: another process has kept it for too long.
         """
         clock = asyncio.get_running_loop().time
         until = clock() + _LEASE_PATIENCE_SECONDS

@@ -189,7 +189,7 @@ async def _serve(
             helping = [group.create_task(helper()) for helper in helpers]
             interrupts.stop.ready()
             await manager.run(stop)
-            say("all sweeps are at rest")
+            say("all sweeps have stopped")
             for task in helping:
                 task.cancel()
 

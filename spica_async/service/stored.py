@@ -1,4 +1,4 @@
-"""What a daemon shows of sweeps that it does not run, from the journal and their folders."""
+"""The daemon's answers about sweeps that it does not run, from the journal and their folders."""
 
 from __future__ import annotations
 

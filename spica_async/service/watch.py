@@ -1,4 +1,4 @@
-"""What a daemon knows of a sweep while it runs it."""
+"""The progress of a sweep that this daemon runs, for its answers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from spica_async.search.result import branch_result, ranking
 
 
 class SweepWatch(Observer):
-    """Keeps what it hears of a sweep, for the answers of the daemon.
+    """Keeps the candidates and branches of a running sweep, for the answers of the daemon.
 
     Args:
         sweep_id: of the sweep.

@@ -115,7 +115,7 @@ class PendingEvents(Observer):
             self._best = record.score if self._best is None else max(self._best, record.score)
 
     def take(self, status: str | None = None) -> StatusUpdate:
-        """What is stored with the next facts; it counts as stored from now on."""
+        """Take the events and the summary to store with the next facts; they count as stored."""
         events, self._pending = self._pending, []
         after, self._stored = self._stored, self._stored + len(events)
         now = self._feasible, self._best, self._reason
@@ -127,7 +127,7 @@ class PendingEvents(Observer):
         return StatusUpdate(status=status, summary=summary, events=events, events_after=after)
 
     def written(self) -> None:
-        """What was taken last is in the journal."""
+        """Call `on_change`: what was taken last is in the journal."""
         self.on_change()
 
     def _taken_back(self, number: int) -> Sequence[Lifecycle]:

@@ -146,7 +146,7 @@ class ContinuousState(BranchState):
         return self._waiting.pop(key)
 
     def conclude(self) -> list[Observation]:
-        """Want nothing more: the branch ends once nothing is in flight.
+        """Ask for nothing more: the branch ends once nothing is in flight.
 
         As `CONVERGED`, unless it gave up by itself.
         """
@@ -162,7 +162,7 @@ class ContinuousState(BranchState):
         return self._is_hopeless and not self._in_flight and not self.finished
 
     def is_new(self, key: str) -> bool:
-        """Whether nobody has asked about this sample."""
+        """Whether this sample was not suggested before."""
         return not (key in self._known or key in self._in_flight)
 
     @property

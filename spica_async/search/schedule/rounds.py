@@ -87,7 +87,7 @@ class RoundsState(BranchState):
         return self._end_wave_if_complete()
 
     def conclude(self) -> list[Observation]:
-        """Want nothing more: the branch ends as `CONVERGED` once nothing is in flight."""
+        """Ask for nothing more: the branch ends as `CONVERGED` once nothing is in flight."""
         self.concluded = True
         if self.phase is Phase.ASKING:
             if self._round > 1 and not self._round_attempts:
@@ -98,7 +98,7 @@ class RoundsState(BranchState):
         return self._end_wave_if_complete()
 
     def is_new(self, key: str) -> bool:
-        """Whether nobody has asked about this sample."""
+        """Whether this sample was not suggested before."""
         return not (key in self._known or key in self._in_flight or key in self._arrived)
 
     def _verdicts(self) -> Iterable[Verdict]:

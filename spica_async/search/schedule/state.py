@@ -61,7 +61,7 @@ class Disposition(StrEnum):
     """What becomes of one suggestion."""
 
     NEW = "new"
-    """A sample nobody has asked about: send it."""
+    """A sample that was not suggested before: send it."""
     WAITS = "waits"
     """A duplicate of one in flight: it shares that one's verdict."""
     KNOWN = "known"
@@ -161,11 +161,11 @@ class BranchState(ABC):
 
     @abstractmethod
     def conclude(self) -> list[Observation]:
-        """Want nothing more: the branch ends as `CONVERGED` once nothing is in flight."""
+        """Ask for nothing more: the branch ends as `CONVERGED` once nothing is in flight."""
 
     @abstractmethod
     def is_new(self, key: str) -> bool:
-        """Whether nobody has asked about this sample."""
+        """Whether this sample was not suggested before."""
 
     @property
     def finished(self) -> bool:

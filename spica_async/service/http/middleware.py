@@ -1,4 +1,4 @@
-"""What stands before the routes: who is let in, and the one form in which routes see requests."""
+"""Middleware before the routes: it checks tokens, and normalises methods and paths."""
 
 from __future__ import annotations
 

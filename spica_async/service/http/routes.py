@@ -1,4 +1,4 @@
-"""What can be asked for, and what it is answered with."""
+"""The routes of the daemon: submission, queries, orders and probes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lets the daemon's application be reached, with its token kept for its user's clients."""
+"""Serves the daemon's application, and keeps its token in a file for its user's clients."""
 
 from __future__ import annotations
 
