@@ -13,13 +13,14 @@ def check(config: ConfigPath) -> None:
     No candidate is replayed; the engine is tried with one request per backend and mode.
     """
     from spica_async.cli.logs import log_warnings_to_stderr
-    from spica_async.config.inputs import read_inputs
+    from spica_async.config.inputs import inputs_of
+    from spica_async.config.load import load_config
     from spica_async.report.screen import ProgressConsole, showing
     from spica_async.report.tables import plan_view, print_view
 
     log_warnings_to_stderr()
     progress = ProgressConsole()
-    inputs = read_inputs(config, progress.print_line)
+    inputs = inputs_of(load_config(config), progress.print_line)
     with showing(inputs.config.goal, progress) as display:
         plan = asyncio.run(inputs.plan(display.planning))
     print_view(plan_view(plan))

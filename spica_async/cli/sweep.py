@@ -7,12 +7,10 @@ import json
 import shlex
 import signal
 import sys
-from collections.abc import AsyncIterator
 from contextlib import (
     AbstractAsyncContextManager,
     AsyncExitStack,
     ExitStack,
-    asynccontextmanager,
     nullcontext,
 )
 from dataclasses import dataclass, replace
@@ -26,7 +24,8 @@ from spica_async.bus.memory import MemoryBus
 from spica_async.bus.port import Bus
 from spica_async.cli.logs import log_warnings_to_stderr, logging_to_file
 from spica_async.cli.options import DEFAULT_OUTPUT, SweepFlags
-from spica_async.config.inputs import Inputs, inputs_of, read_inputs
+from spica_async.config.inputs import Inputs, inputs_of
+from spica_async.config.load import load_config
 from spica_async.errors import InputError, first_cause
 from spica_async.evaluate.cache import cache_place
 from spica_async.evaluate.cache import opened as opened_cache
@@ -102,7 +101,7 @@ def run_new_sweep(path: Path, options: RunOptions, *, as_json: bool) -> int:
     """
     log_warnings_to_stderr()
     progress = ProgressConsole()
-    inputs = _limited(read_inputs(path, progress.print_line), options)
+    inputs = _limited(inputs_of(load_config(path), progress.print_line), options)
     job = NewJob(inputs, root=options.output, journal=options.journal, use_cache=options.use_cache)
     return _run_job(job, options, progress, as_json=as_json)
 
@@ -198,10 +197,15 @@ async def _run(
     # The last one is the end of the terminal.
     Interrupts(stop).listen(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     async with AsyncExitStack() as stack:
-        # Before the plan, so that what is wrong with the broker shows at once.
-        bus = await stack.enter_async_context(
-            _coordinators_bus(options.broker, job.sweep_id, display)
-        )
+        bus: Bus = MemoryBus()
+        if (broker := options.broker) is not None:
+            # Before the plan, so that what is wrong with the broker shows at once.
+            display.planning(f"connecting to the broker: {broker.address}")
+            queues = f"spica.results.{job.sweep_id}"
+            connecting = connected(
+                broker.address, role="coordinator", private_queues=queues, on_state=display.bus
+            )
+            bus = await stack.enter_async_context(connecting)
 
         def companion(plan: SweepPlan, folder: FolderWriter) -> AbstractAsyncContextManager[None]:
             logs.enter_context(logging_to_file(folder.logs / "coordinator.log"))
@@ -211,32 +215,15 @@ async def _run(
             planner = any(map(scales, plan.config.search_space.planner_scaling_policy))
             warm_up = _WARM_UP_WITH_PLANNER if planner else ENGINE_WARM_UP
             children = ChildSettings(warm_up=warm_up, log_folder=folder.logs)
-            return coordinators_worker(bus, options.broker, slots=slots, children=children)
+            return coordinators_worker(bus, broker, slots=slots, children=children)
 
         cache = await stack.enter_async_context(opened_cache(cache_place(options.journal.where)))
         context = RunContext(
             bus=bus,
-            broker=options.broker,
+            broker=broker,
             observer=display,
             cache=cache,
             use_cache=options.use_cache,
-            publishes_events=options.broker is not None,
+            publishes_events=broker is not None,
         )
         return await run_job(job, context, stop, companion=companion)
-
-
-@asynccontextmanager
-async def _coordinators_bus(
-    broker: BrokerOptions | None, sweep_id: str, display: Display
-) -> AsyncIterator[Bus]:
-    if broker is None:
-        yield MemoryBus()
-        return
-    display.planning(f"connecting to the broker: {broker.address}")
-    async with connected(
-        broker.address,
-        role="coordinator",
-        private_queues=f"spica.results.{sweep_id}",
-        on_state=display.bus,
-    ) as bus:
-        yield bus

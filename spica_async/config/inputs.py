@@ -8,7 +8,6 @@ from pathlib import Path
 
 from schemas.config import SmartSearchConfig
 from schemas.messages import TraceLoad
-from spica_async.config.load import load_config
 from spica_async.errors import InputError, SpicaError, file_problem
 from spica_async.evaluate.loads import trace_load
 from spica_async.optimizer.vizier_version import check_vizier_version
@@ -56,19 +55,6 @@ class Inputs:
                 f"{limit} is {plan.longest_sequence}{more}"
             )
         return plan
-
-
-def read_inputs(path: Path, note: Callable[[str], None]) -> Inputs:
-    """Read a configuration and the trace that it names.
-
-    Args:
-        path: the YAML file.
-        note: takes a line that the user should read.
-
-    Raises:
-        InputError: if either has something wrong with it.
-    """
-    return inputs_of(load_config(path), note)
 
 
 def inputs_of(config: SmartSearchConfig, note: Callable[[str], None]) -> Inputs:

@@ -160,7 +160,7 @@ class Branch:
         return Taken(new, duplicates[: self.state.wanted], observations)
 
     def verdict(self, fact: Measured) -> CandidateRecord:
-        """The record of a candidate with this result, before the result is taken; changes nothing."""
+        """The record that a result makes, before the result is taken; changes nothing."""
         self._foreseen[fact.number] = self._judge(fact)
         return self._foreseen[fact.number][1]
 

@@ -9,7 +9,7 @@ from spica_async.search.branch import Branch
 
 
 class Observer:
-    """Is called at each step of a sweep, from its planning to its result; does nothing by itself."""
+    """Is called at each step of a sweep, from planning to result; does nothing by itself."""
 
     def planning(self, line: str) -> None:
         """Something is being done before the search."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sqlite3
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, nullcontext, suppress
@@ -184,8 +185,8 @@ async def test_a_daemon_that_ends_leaves_its_sweeps_to_the_next(
 async def test_what_a_dead_daemon_ran_is_gone_on_with(
     where: Path, tmp_path: Path, how: str
 ) -> None:
-    me = this_owner()
-    dead = me.replace(me.split("#")[1].split("-")[1], "1") if how == "dead" else "elsewhere:1#x"
+    # No process has such an id.
+    dead = re.sub(r":\d+#", f":{2**22 + 1}#", this_owner()) if how == "dead" else "elsewhere:1#x"
     lease = Lease(dead, 1000.0 if how == "dead" else 0.5)
     async with SqlJournal.open(where) as journal:
         managed = new_sweep("left", small_config(), tmp_path / "left", managed=True)
