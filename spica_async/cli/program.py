@@ -28,7 +28,7 @@ def run_app(app: typer.Typer, arguments: Sequence[str] | None = None) -> None:
     """Run a command line; what a person can act on is one message, never a traceback.
 
     Args:
-        app: has the commands.
+        app: the command line.
         arguments: without the program's name; None: those of this process.
 
     Raises:

@@ -62,7 +62,7 @@ def inputs_of(config: SmartSearchConfig, note: Callable[[str], None]) -> Inputs:
 
     Args:
         config: sound in itself.
-        note: takes a line that the user should read.
+        note: called with each line that the user should read.
 
     Raises:
         InputError: if something is wrong with the trace, or does not go with the goal, or the

@@ -37,7 +37,7 @@ def read_submission(
         body: UTF-8.
         is_yaml: whether it is a configuration as YAML.
         priority: goes before what the body says; none: the body, or the default.
-        use_cache: likewise.
+        use_cache: goes before what the body says; none: the body, or the default.
 
     Raises:
         InputError: it is no sound submission; the message names the field or the line.

@@ -92,7 +92,7 @@ class FolderWriter(Observer):
     An error of the disk shows at the next call, or in `settled`.
 
     Attributes:
-        path: of the folder.
+        path: the path of the folder.
     """
 
     def __init__(self, path: Path) -> None:

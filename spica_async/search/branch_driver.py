@@ -31,7 +31,7 @@ class SearchContext:
 
     Attributes:
         sweep: what is searched.
-        log: takes the facts.
+        log: the log that facts are written to.
         reuse: answers what was measured before.
         elapsed: the seconds that the sweep has run for.
         requests_survive: whether requests on the bus outlive this process.

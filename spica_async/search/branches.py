@@ -46,8 +46,8 @@ class Branches:
 
     Args:
         sweep: what to search.
-        log: takes the facts.
-        observer: hears of what happens.
+        log: the log that facts are written to.
+        observer: called at each step.
         elapsed: the seconds that the sweep has run for.
         reuse: answers what was measured before; none: nothing does.
         bus: the name of the bus that requests go out on.
@@ -134,7 +134,7 @@ class Branches:
         """Take in what earlier runs have come to, before `run`; others have their turn meanwhile.
 
         Args:
-            facts: of the sweep, in order.
+            facts: the facts of the sweep, in order.
 
         Raises:
             SpicaError: a fact does not go with the plan, or with those before it.
@@ -196,7 +196,7 @@ class Branches:
         What only waits for a slot is chosen without the results that come in meanwhile.
 
         Args:
-            slots: of all workers that are known; with 0 everything is kept in flight that may be.
+            slots: the slots of all known workers; with 0 everything is kept in flight that may be.
         """
         if slots != self._slots:
             self._slots = slots

@@ -107,17 +107,17 @@ class SweepLog:
     wait no longer than one.
 
     Args:
-        journal: has the sweep.
+        journal: the journal that has the sweep.
         sweep_id: the name of a sweep that we have taken.
-        lease: by which we have it.
+        lease: the lease by which we have the sweep.
         last: the number of its latest fact.
         events: makes events of the facts, which are written with them.
         patience_seconds: how long the database may be away.
 
     Attributes:
-        journal: has the sweep.
-        owner: this process, as the journal knows it.
-        events: of the facts so far.
+        journal: the journal that has the sweep.
+        owner: the name of this process in the journal.
+        events: the events of the facts so far.
     """
 
     def __init__(

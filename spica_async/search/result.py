@@ -64,7 +64,7 @@ def sweep_result(
         cut_short: what has left some of it undone, if anything has.
         evaluations: those of the run, if it came to any.
         search_seconds: spent on searching by all runs.
-        total_seconds: that all runs have taken, planning included.
+        total_seconds: seconds that all runs have taken, planning included.
     """
     config = sweep.plan.config
     results = [branch_result(branch, cut_short) for branch in branches.branches]

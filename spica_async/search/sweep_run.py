@@ -43,13 +43,13 @@ class SweepRun:
     """Runs one sweep once, or shows what its earlier runs have found.
 
     Args:
-        sweep: what to run.
-        log: takes its facts.
-        observers: hear of everything, in order.
+        sweep: the sweep to run.
+        log: the log that facts are written to.
+        observers: called at each step, in their order.
         stop: ends the run, and says what the sweep is then.
         reuse: answers what was measured before; none: nothing does.
-        share: of the slots that several sweeps have; none: they are this one's alone.
-        owner: this process, as the journal knows it.
+        share: the sweep's share of the workers' slots; none: all slots are its own.
+        owner: the name of this process in the journal.
         bus_name: the address of the broker that requests go out over.
     """
 
@@ -124,10 +124,10 @@ class SweepRun:
         without a grace. Unless a branch or the time limit has ended it, it can be resumed.
 
         Args:
-            bus: that workers listen to.
+            bus: the bus that workers listen to.
             companion: is open during the search. What it raises has ended the sweep, too, so that
                 the journal has the cause, and not only that the search was cancelled.
-            spent_seconds: that the sweep has run for until now, the planning included.
+            spent_seconds: seconds that the sweep has run for until now, the planning included.
 
         Raises:
             BusAwayError: if the bus was away for longer than it is patient.

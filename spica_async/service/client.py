@@ -78,7 +78,7 @@ class DaemonClient:
     refuses what it was asked, and a `SpicaError` where its answer is none of a daemon's.
 
     Args:
-        url: where it is.
+        url: the address of the daemon, with http:// or https://.
         token: opens it; none: that which a daemon of this user's has left in a file, if any.
         submit_timeout: how long each part of a submission may take.
 
@@ -171,8 +171,8 @@ class DaemonClient:
         """The latest sweeps, or of those in one state; the latest submitted first.
 
         Args:
-            state: which; None: all.
-            most: so many at most.
+            state: the state of the sweeps; None: any.
+            most: the most sweeps to return.
         """
         found: list[SweepSummary] = []
         params: dict[str, str | int] = {} if state is None else {"state": state}
@@ -210,9 +210,9 @@ class DaemonClient:
         Some events may be such that the daemon, or this version, cannot read them.
 
         Args:
-            sweep_id: of the sweep.
+            sweep_id: the name of the sweep.
             after: number of the last event that is known.
-            is_enough: ends it; asked whenever something has come, if only a sign of life.
+            is_enough: called whenever something has come, if only a sign of life; ends it.
         """
         url = f"{self.url}{_path(sweep_id)}/events"
         headers = {"Last-Event-ID": str(after)} if after else {}

@@ -116,7 +116,7 @@ class Commands:
     a sweep that was submitted by a command is known by the command's id.
 
     Args:
-        bus: that has the queue.
+        bus: the bus that has the queue.
         control: carries out the commands.
         source: the source of the answers, e.g. `spica/daemon/host`.
         files: which files of this host a submission may name.

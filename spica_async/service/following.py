@@ -34,9 +34,9 @@ def follow(
     the sweep's state is asked for, too, when it is connected to and when nothing happens.
 
     Args:
-        client: of the daemon.
-        sweep_id: of the sweep.
-        on_trouble: takes a line when the daemon stops to answer, or an event is left out.
+        client: the client of the daemon.
+        sweep_id: the name of the sweep.
+        on_trouble: called with a line when the daemon stops answering, or an event is left out.
         quiet_seconds: how long the sweep may be silent before its state is asked for.
 
     Raises:

@@ -21,7 +21,7 @@ async def stop_idle_sweep(
     """Stop a sweep that nobody runs, with an event of it.
 
     Args:
-        journal: has the sweep.
+        journal: the journal that has the sweep.
         row: the sweep as it was when this was decided.
         status: `paused`, `cancelled` or `failed`.
         failure: what went wrong; none: somebody asked for it.

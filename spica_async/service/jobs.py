@@ -83,9 +83,9 @@ class NewJob:
     """A new sweep, which the journal has only once it is planned.
 
     Args:
-        inputs: its configuration and its trace.
+        inputs: the configuration and the trace of the sweep.
         root: the folder for its own folder.
-        journal: where it is entered.
+        journal: the journal that the sweep is entered into.
         use_cache: whether what was measured before need not be measured again.
     """
 
@@ -131,8 +131,8 @@ class ResumedJob:
     """A sweep that the journal has: resumed, or begun for the first time.
 
     Args:
-        sweep_id: its name.
-        inputs: its configuration and its trace.
+        sweep_id: the name of the sweep.
+        inputs: the configuration and the trace of the sweep.
         folder: where its results are.
         journal: opens the journal that has it.
         on_change: called when the journal has something new to publish.

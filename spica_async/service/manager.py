@@ -75,9 +75,9 @@ class SweepManager:
     """A `Control` over a journal and a bus.
 
     Args:
-        journal: has the sweeps.
-        bus: that workers listen to.
-        cache: of what was measured before.
+        journal: the journal that has the sweeps.
+        bus: the bus that workers listen to.
+        cache: the results that were measured before.
         settings: how sweeps are run.
 
     Attributes:

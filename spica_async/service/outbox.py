@@ -52,8 +52,8 @@ class Outbox:
     away it waits; nothing is lost, and a subscriber knows what comes again by its id.
 
     Args:
-        journal: has the events.
-        bus: takes them, each with its kind as the topic.
+        journal: the journal that has the events.
+        bus: the bus to publish on, with the kind of each event as its topic.
         is_ours: whether we run a sweep. Another daemon that runs one publishes its events itself.
         only: the one sweep to publish events of; none: all those that daemons may run.
     """

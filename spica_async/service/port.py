@@ -43,8 +43,8 @@ class UnreadableEvent:
     """An event that was stored by another version, and means nothing to this one.
 
     Attributes:
-        sweep_id: of the sweep.
-        number: of the event.
+        sweep_id: the name of the sweep.
+        number: the number of the event in its sweep.
     """
 
     sweep_id: str
@@ -92,10 +92,10 @@ class Control(Protocol):
         """Some of the sweeps, or of those in one state, the latest submitted first.
 
         Args:
-            state: which; None: all.
+            state: the state of the sweeps; None: any.
             before: `next` of the page before.
-            offset: how many are left out before the first.
-            limit: how many at most.
+            offset: sweeps to leave out before the first.
+            limit: the most sweeps in the page.
 
         Raises:
             InputError: `before` names no place.

@@ -55,9 +55,9 @@ class DaemonOptions:
 
     Attributes:
         sweeps: how sweeps are run.
-        journal: has the sweeps.
+        journal: the journal that has the sweeps.
         slots: replays at a time on this machine; 0 for none, with a broker.
-        http: where to listen.
+        http: the settings of the HTTP server.
         command_files: which files of this host a submission by a command may name.
         keep_days: for how long sweeps that have ended are kept; none: for good.
     """
@@ -77,8 +77,8 @@ def run_daemon(options: DaemonOptions, say: Say) -> int:
     a second one ends at once.
 
     Args:
-        options: how to work.
-        say: takes lines for the terminal.
+        options: the options of the daemon.
+        say: called with lines for the terminal.
 
     Returns:
         The exit code: 0 after a first signal, 128 and its number after a second one.

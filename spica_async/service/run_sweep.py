@@ -44,12 +44,12 @@ class RunContext:
     """What a sweep is run with.
 
     Attributes:
-        bus: that workers listen to.
+        bus: the bus that workers listen to.
         broker: behind the bus; none for one in memory.
-        observer: hears of what happens, the planning included.
-        cache: of what was measured before, by this sweep or any other.
-        use_cache: whether it answers; it is given results in any case.
-        share: of the slots that several sweeps have; none: they are this sweep's alone.
+        observer: called at each step, the planning included.
+        cache: the results that were measured before, by this sweep or any other.
+        use_cache: whether the cache answers requests; it is given results in any case.
+        share: the sweep's share of the workers' slots; none: all slots are its own.
         traces: serves the sweep's trace to workers; none: a server of its own does.
         publishes_events: whether the events of the sweep are published on the bus meanwhile.
     """
@@ -188,8 +188,8 @@ async def _plan(job: Job, past: PastRuns, progress: Progress, spent_seconds: flo
     Args:
         job: the sweep.
         past: what its earlier runs have come to.
-        progress: takes a line for each thing that is done.
-        spent_seconds: that it has run for by now.
+        progress: called with a line for each step of the planning.
+        spent_seconds: seconds that the sweep has run for by now.
 
     Raises:
         TimeUpError: its time was up.

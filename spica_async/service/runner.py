@@ -87,7 +87,7 @@ class Running:
     """A sweep that this daemon runs.
 
     Attributes:
-        sweep_id: its name.
+        sweep_id: the name of the sweep.
         watch: knows what it comes to.
         stop: ends it.
     """
@@ -101,9 +101,9 @@ class SweepRunner:
     """Runs what is queued, and what others have left; `run` does the work.
 
     Args:
-        journal: has the sweeps.
-        bus: that workers listen to.
-        cache: of what was measured before.
+        journal: the journal that has the sweeps.
+        bus: the bus that workers listen to.
+        cache: the results that were measured before.
         settings: how sweeps are run.
         on_change: called when there may be something new to publish.
 

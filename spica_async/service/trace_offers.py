@@ -32,8 +32,8 @@ async def offered(
     """Serve a trace, and name in it the places where workers can fetch it.
 
     Args:
-        trace: of the sweep; none: there is nothing to offer.
-        options: say where it is served, and where else it is.
+        trace: the trace of the sweep; none: there is nothing to offer.
+        options: the address to serve it at, and other addresses of it.
         server: serves it; none: a server for this trace alone.
 
     Raises:

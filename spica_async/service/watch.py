@@ -21,8 +21,8 @@ class SweepWatch(Observer):
     """Keeps the candidates and branches of a running sweep, for the answers of the daemon.
 
     Args:
-        sweep_id: of the sweep.
-        on_fleet: takes every new view of the workers.
+        sweep_id: the name of the sweep.
+        on_fleet: called with every new view of the workers.
 
     Attributes:
         records: every candidate with a verdict, in order.

@@ -28,7 +28,7 @@ class EventsFromFacts:
     """Makes events of facts and candidates, in the order in which they come.
 
     Args:
-        goal: by which candidates are better than others.
+        goal: the goal that candidates are compared by.
     """
 
     def __init__(self, goal: OptimizationGoal) -> None:

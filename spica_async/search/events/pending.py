@@ -42,7 +42,7 @@ class PendingEvents(Observer):
     """Makes the events of a sweep from its first fact on, however often the sweep is resumed.
 
     Args:
-        sweep_id: its name.
+        sweep_id: the name of the sweep.
         config: the configuration of the sweep.
         stored: how many events the journal has, the first one included.
         on_change: see the attribute.

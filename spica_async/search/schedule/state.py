@@ -215,7 +215,7 @@ class BranchState(ABC):
 
         Args:
             keys: the keys of the suggested samples, in their order.
-            wait: takes each suggestion whose verdict is not known yet.
+            wait: called with each suggestion whose verdict is not known yet.
 
         Returns:
             What becomes of each, and the duplicates of finished samples.

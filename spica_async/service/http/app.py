@@ -36,10 +36,10 @@ def make_app(
     """The application that speaks for a daemon.
 
     Args:
-        control: does what requests ask for.
-        settings: which tokens open it, and its limits.
+        control: the daemon's verbs.
+        settings: the tokens that open it, and its limits.
         stop: ends event streams when it is set.
-        metrics: where to count; none: new ones.
+        metrics: the metrics to count in; none: new ones.
     """
     streams = Streams(settings.streams, stop)
     metrics = metrics or Metrics()

@@ -46,11 +46,11 @@ class Streams:
     """The event streams of one application.
 
     Args:
-        most: that may be open at a time.
+        most: streams that may be open at a time.
         stop: ends all of them when it is set.
 
     Attributes:
-        open: that are open now.
+        open: streams that are open now.
     """
 
     def __init__(self, most: int, stop: asyncio.Event) -> None:
@@ -103,8 +103,8 @@ def add_events(router: APIRouter, control: Control, streams: Streams) -> None:
     """Add the routes of event streams.
 
     Args:
-        router: gets them.
-        control: has the events.
+        router: the router to add them to.
+        control: the daemon's verbs.
         streams: counts the streams, and ends them.
     """
 

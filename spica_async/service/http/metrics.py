@@ -118,7 +118,7 @@ async def watched_loop(observe: Callable[[float], object]) -> AsyncIterator[None
     """Measure the loop's lag while the context is open.
 
     Args:
-        observe: takes it, in seconds, ten times a second.
+        observe: called with the lag in seconds, ten times a second.
     """
     watching = asyncio.create_task(_watch(observe))
     try:

@@ -32,7 +32,7 @@ def problem_response(
     """The answer that says what the problem is.
 
     Args:
-        status: of HTTP.
+        status: the HTTP status.
         detail: for a person; line breaks become semicolons.
         headers: further ones.
     """
@@ -63,7 +63,7 @@ def answer_problems(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
     """Have every error that a route may raise answered with a problem.
 
     Args:
-        app: that the routes are of.
+        app: the application.
         routes: all that there will be.
     """
 

@@ -56,7 +56,7 @@ def make_router(
     """The routes of a daemon.
 
     Args:
-        control: does what requests ask for.
+        control: the daemon's verbs.
         settings: limits.
         streams: counts event streams, and ends them.
         metrics: what `/metrics` shows.

@@ -35,7 +35,7 @@ async def serve(
 
     Args:
         app: made by `make_app` with the same settings and the same `stop`.
-        settings: where to listen.
+        settings: the address to listen at.
         stop: set by anybody to end the serving.
         shutdown_seconds: how long requests may take to end then.
         stuck_seconds: how long a client may take nothing of its answer.

@@ -100,8 +100,8 @@ def token_path(address: str, port: int) -> Path:
     """Where the token of the daemon at an address of this machine is kept.
 
     Args:
-        address: in numbers.
-        port: of the daemon.
+        address: the IP address.
+        port: the port that the daemon listens at.
 
     Raises:
         RuntimeError: this user has no home.
@@ -125,9 +125,9 @@ def kept_token(token: str, address: str, port: int) -> Iterator[Path]:
     """Keep a daemon's token for the clients of its user while the context is open.
 
     Args:
-        token: of the daemon.
-        address: where it listens, in numbers.
-        port: likewise.
+        token: the daemon's token.
+        address: the IP address that it listens at.
+        port: the port that it listens at.
 
     Raises:
         InputError: it cannot be kept where nobody else can read it.
