@@ -37,6 +37,23 @@ def _own_folder() -> Path:
     return Path(tempfile.mkdtemp(prefix="spica-async-"))
 
 
+def make_folder(what: str, path: Path) -> Path:
+    """Make a folder, unless there is one; returns its path.
+
+    Args:
+        what: names the path in the message.
+        path: the path of the folder.
+
+    Raises:
+        InputError: it cannot be made.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{what}: {file_problem(error)}") from None
+    return path
+
+
 def check_folder(what: str, path: Path) -> None:
     """See that a folder can be made, or be written into where there is one.
 

@@ -16,7 +16,8 @@ import typer
 from spica_async.cli.logs import log_to_stderr
 from spica_async.cli.options import BrokerFlags, flattened
 from spica_async.cli.program import run_as_program
-from spica_async.errors import InputError, file_problem
+from spica_async.errors import InputError
+from spica_async.places import make_folder
 from spica_async.traces.sources import DEFAULT_SCHEMES, read_schemes
 from workers.program import run_program
 from workers.settings import (
@@ -87,13 +88,15 @@ class WorkerFlags(BrokerFlags):
 def work(*, flags: WorkerFlags) -> None:
     """Evaluate candidates for sweeps that run elsewhere; takes part until SIGTERM or Ctrl-C."""
     address = flags.address()
+    if (folder := flags.log_folder) is not None:
+        make_folder(f"--log-folder: {folder}", folder)
     options = WorkerOptions(
         name=_checked_name(flags.name),
         slots=checked_slots(flags.slots),
         drain_seconds=flags.drain_seconds,
         heartbeat_seconds=flags.heartbeat_seconds,
         hard_limit_seconds=flags.limit_seconds(),
-        children=ChildSettings(log_folder=_made_folder(flags.log_folder)),
+        children=ChildSettings(log_folder=folder),
         traces=TraceCache.open(
             flags.trace_cache,
             max_bytes=flags.trace_cache_mib * 2**20,
@@ -119,12 +122,3 @@ def _checked_name(name: str | None) -> str:
     if not _NAME.fullmatch(name):
         raise InputError("--name: up to 100 letters, digits, - and _")
     return name
-
-
-def _made_folder(folder: Path | None) -> Path | None:
-    try:
-        if folder is not None:
-            folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"--log-folder: {folder}: {file_problem(error)}") from error
-    return folder

@@ -22,6 +22,9 @@ class Patience:
         objectives: what is optimised, one or several.
         patience: the count at which it is lost, or None where nothing is counted.
         min_improvement: the part of the value by which it has to grow, 0 or more.
+
+    Attributes:
+        since: candidates since the last that made it better.
     """
 
     def __init__(
@@ -36,17 +39,12 @@ class Patience:
         self._min_improvement = min_improvement
         self._front: list[list[float]] = []
         self._best: float | None = None
-        self._since = 0
-
-    @property
-    def since(self) -> int:
-        """Candidates since the last that made it better."""
-        return self._since
+        self.since = 0
 
     @property
     def lost(self) -> bool:
         """Whether there is no patience left."""
-        return self._patience is not None and self._since >= self._patience
+        return self._patience is not None and self.since >= self._patience
 
     def add(self, candidate: Candidate) -> None:
         """Take in one more candidate."""
@@ -60,9 +58,9 @@ class Patience:
         best = self._best
         if best is None or value - best > self._min_improvement * abs(best):
             self._best = value
-            self._since = 0
+            self.since = 0
         else:
-            self._since += 1
+            self.since += 1
 
     def _hypervolume(self, objectives: Mapping[OptimizationTarget, float]) -> float:
         point = [

@@ -11,7 +11,6 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Final
 
 import structlog
@@ -23,11 +22,12 @@ from spica_async.bus.rabbitmq.state import BusState, OnState
 from spica_async.bus.topology import declare, requests_queue
 from spica_async.config.submission import LocalFiles
 from spica_async.engine.versions import engine_fingerprint
-from spica_async.errors import InputError, SpicaError, file_problem, first_cause
+from spica_async.errors import SpicaError, first_cause
 from spica_async.evaluate.cache import cache_place
 from spica_async.evaluate.cache import opened as opened_cache
 from spica_async.journal.opening import JournalOptions, opened
 from spica_async.journal.retiring import keep_retiring
+from spica_async.places import make_folder
 from spica_async.processes.signals import Interrupts
 from spica_async.service.commands import Commands
 from spica_async.service.http.app import make_app
@@ -128,7 +128,8 @@ async def _run(options: DaemonOptions, interrupts: Interrupts, say: Say) -> None
         await declare(bus, requests_queue(engine_fingerprint()))
         if options.slots:
             say(f"starting {options.slots} replay slots")
-            children = ChildSettings(log_folder=_logs(options))
+            output = options.sweeps.output
+            children = ChildSettings(log_folder=make_folder(f"--output {output}", output / "logs"))
             worker = coordinators_worker(bus, broker, slots=options.slots, children=children)
             await stack.enter_async_context(worker)
         place = cache_place(options.journal.where)
@@ -192,17 +193,3 @@ async def _serve(
             say("all sweeps have stopped")
             for task in helping:
                 task.cancel()
-
-
-def _logs(options: DaemonOptions) -> Path:
-    """The folder for what replay processes have to say.
-
-    Raises:
-        InputError: it cannot be made.
-    """
-    folder = options.sweeps.output / "logs"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"--output {options.sweeps.output}: {file_problem(error)}") from None
-    return folder

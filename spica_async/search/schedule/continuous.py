@@ -47,6 +47,9 @@ class ContinuousState(BranchState):
         batch: suggestions to ask for at a time.
         points: see `BranchState`.
 
+    Attributes:
+        parallel: samples to keep in flight now.
+
     Raises:
         ValueError: if a number is below 1, or the points are more than the budget.
     """
@@ -68,7 +71,7 @@ class ContinuousState(BranchState):
         self._successes = 0
         self._gave_up = False
         self._batch = batch
-        self._parallel = 1
+        self.parallel = 1
         self.keep_in_flight(parallel)
 
     def keep_in_flight(self, parallel: int) -> None:
@@ -79,14 +82,9 @@ class ContinuousState(BranchState):
         """
         if parallel < 1:
             raise ValueError("parallel is 1 or more")
-        self._parallel = parallel
+        self.parallel = parallel
         if not self.finished:
             self._move_on()
-
-    @property
-    def parallel(self) -> int:
-        """How many are kept in flight now."""
-        return self._parallel
 
     @property
     def round(self) -> int:
@@ -172,7 +170,7 @@ class ContinuousState(BranchState):
         return len(self._known) >= ATTEMPTS_PER_TARGET * self._enough
 
     def _room(self) -> int:
-        free = self._parallel - len(self._in_flight)
+        free = self.parallel - len(self._in_flight)
         if free < 0 or self.concluded or self._is_hopeless:
             return 0
         return min(max(free, self._batch), self._left())
