@@ -38,10 +38,10 @@ from spica_async.bus.port import (
 from workers.holdings import EvaluationCancelledError, Holding, Holdings
 from workers.ledger import Ledger, key_of
 from workers.memory import MemoryGuard
+from workers.messages import AddressedRequest, MalformedMessageError, parse_request
 from workers.own_data import check_own_data, with_model_folder
 from workers.port import EvaluationSlot, SlotOutcome, TraceProvider, UnavailableError
 from workers.presence import Presence, to_message, worker_source
-from workers.requests import AddressedRequest, MalformedRequestError, parse_request
 
 _FRESH_FOR = timedelta(seconds=30)
 """Of a newer request nobody asks whether it is still awaited: that costs a millisecond."""
@@ -137,7 +137,7 @@ class Handler:
         """
         try:
             addressed = parse_request(delivery.message)
-        except MalformedRequestError as error:
+        except MalformedMessageError as error:
             self._warnings.add("malformed_message", error.kind, error=str(error))
             return Handled(Settlement.DEAD_LETTER)
         if await self._is_orphan(addressed, delivery.delivery_count):

@@ -12,10 +12,10 @@ from schemas.control import RollCall
 from spica_async.bus.counted import CountedWarnings
 from spica_async.bus.port import Bus, Message
 from spica_async.bus.topology import requests_queue
-from workers.control import MalformedOrderError, UnknownOrderError, parse_order
 from workers.handling import Handler, Shared
 from workers.holdings import Holdings
 from workers.memory import FootprintEstimator, MemoryGuard
+from workers.messages import Malformation, MalformedMessageError, parse_order
 from workers.port import ChildStartError, EvaluationSlot, SlotStatistics
 from workers.presence import Presence
 from workers.serving import SlotServer
@@ -143,10 +143,11 @@ class Supervisor:
         async for message in orders:
             try:
                 order = parse_order(message)
-            except UnknownOrderError as error:
-                self._warnings.add("unknown_order", error=str(error))
-            except MalformedOrderError as error:
-                self._warnings.add("malformed_order", error=str(error))
+            except MalformedMessageError as error:
+                is_unknown = error.kind is Malformation.UNKNOWN_TYPE
+                self._warnings.add(
+                    "unknown_order" if is_unknown else "malformed_order", error=str(error)
+                )
             else:
                 if isinstance(order, RollCall):
                     self._presence.heartbeat_now()

@@ -1,4 +1,4 @@
-"""Which messages are evaluation requests that can be answered."""
+"""Which messages are evaluation requests that can be answered, and which are orders."""
 
 from __future__ import annotations
 
@@ -7,6 +7,14 @@ from datetime import UTC, datetime
 
 import pytest
 
+from schemas.control import (
+    ROLL_CALL,
+    SWEEP_CANCELLED,
+    RollCall,
+    RollCalled,
+    SweepCancellation,
+    SweepCancelled,
+)
 from schemas.envelope import MAX_MESSAGE_BYTES
 from schemas.messages import (
     EVALUATION_COMPLETED,
@@ -16,11 +24,12 @@ from schemas.messages import (
     SyntheticLoad,
 )
 from spica_async.bus.port import Message
-from workers.requests import (
+from workers.messages import (
     MAX_ID_CHARACTERS,
     AddressedRequest,
     Malformation,
-    MalformedRequestError,
+    MalformedMessageError,
+    parse_order,
     parse_request,
 )
 
@@ -59,13 +68,13 @@ def test_ids_have_a_longest() -> None:
         body.replace(b'"eee', b'"eeee'),
         body.replace(b'"sweep"', b'"%b"' % (b"s" * 300)),
     ):
-        with pytest.raises(MalformedRequestError, match="an id has more than"):
+        with pytest.raises(MalformedMessageError, match="an id has more than"):
             parse_request(message(longer))
 
 
 def test_what_is_wrong_is_told_in_one_line() -> None:
     many = BODY.replace(b'"sample":{"tp":2}', b'"sample":[1],"sla":7')
-    with pytest.raises(MalformedRequestError) as caught:
+    with pytest.raises(MalformedMessageError) as caught:
         parse_request(message(many))
     assert str(caught.value).startswith("data.sample: ")
     assert "\n" not in str(caught.value)
@@ -95,6 +104,45 @@ def test_unknown_fields_are_for_newer_workers() -> None:
     ],
 )
 def test_what_is_wrong_has_a_kind(malformed: Message, kind: Malformation) -> None:
-    with pytest.raises(MalformedRequestError) as caught:
+    with pytest.raises(MalformedMessageError) as caught:
         parse_request(malformed)
     assert caught.value.kind is kind
+
+
+def cancelled(sweep_id: str) -> bytes:
+    data = SweepCancellation(sweep_id=sweep_id, grace_seconds=3)
+    return SweepCancelled(source="test", data=data).model_dump_json().encode()
+
+
+def test_an_order_is_read() -> None:
+    call = RollCall(coordinator="c")
+    body = RollCalled(source="test", data=call).model_dump_json().encode()
+    assert parse_order(Message(body, "m", ROLL_CALL)) == call
+    longest = "s" * MAX_ID_CHARACTERS
+    assert parse_order(Message(cancelled(longest), "m", SWEEP_CANCELLED)) == SweepCancellation(
+        sweep_id=longest, grace_seconds=3
+    )
+
+
+@pytest.mark.parametrize("type_", ["", "spica.worker.roll_call.v2"])
+def test_orders_of_other_types_are_unknown(type_: str) -> None:
+    with pytest.raises(MalformedMessageError) as caught:
+        parse_order(Message(cancelled("s"), "m", type_))
+    assert caught.value.kind is Malformation.UNKNOWN_TYPE
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (b"", "EOF"),
+        (b"[]", "object"),
+        (cancelled("s").replace(b"3.0", b"-1"), "data.grace_seconds"),
+        (cancelled("s" * (MAX_ID_CHARACTERS + 1)), "an id has more"),
+        (cancelled("s") + b" " * MAX_MESSAGE_BYTES, "bytes"),
+    ],
+)
+def test_what_is_wrong_with_an_order_is_one_line(body: bytes, why: str) -> None:
+    with pytest.raises(MalformedMessageError, match=why) as caught:
+        parse_order(Message(body, "m", SWEEP_CANCELLED))
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 400
