@@ -14,8 +14,8 @@ from spica_async.optimizer.wire import AskRequest
 _NEARLY_FULL = 7 / 8
 """The part of a tier from which on the next one is compiled, too.
 
-Ours: of the smallest tier 8 trials are left then, a round of the default size, and a compilation is
-over before they are measured. `benchmarks/optimizer.py` shows how long asks wait for compiling.
+Ours: 8 trials of the smallest tier are left then, and a compilation is mostly over before they are
+measured. `benchmarks/optimizer.py` shows how long asks wait for compiling.
 """
 
 _MADE_UP = 8
