@@ -307,13 +307,13 @@ async def test_asking_outside_the_context_or_for_nothing_is_a_mistake() -> None:
         await sampler.ask(0)
 
 
-async def test_a_wrong_telling_is_refused_and_none_of_it_taken_in() -> None:
+async def test_a_wrong_observation_is_refused_and_none_of_it_taken_in() -> None:
     async with sampler_with("Honest") as sampler:
         a, b = await sampler.ask(2)
         other = {**b.assignment, "n": 4}
         for trials, complaint in (
             ([measured(a), Trial(2, a.assignment, None)], "trial 2 answers no pending suggestion"),
-            ([measured(a), measured(a)], "told twice"),
+            ([measured(a), measured(a)], "observed twice"),
             ([measured(a), Trial(1, other, None)], "trial 1 is not what was suggested"),
             ([measured(a), Trial(1, b.assignment, {"throughput": 1.0})], "latency"),
             (

@@ -38,18 +38,17 @@ FakeCore = Callable[[str], Path]
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_known_yet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
-@pytest.fixture(autouse=True)
 def _details_are_kept_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
 @pytest.fixture
-def fake_core(tmp_path: Path) -> FakeCore:
-    """Writes a stand-in for the engine's core, which does this once the child imports it."""
+def fake_core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeCore:
+    """Writes a stand-in for the engine's core, which does this once the child imports it.
+
+    It is imported, since nothing is known of the engine's answers yet.
+    """
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
     def write(source: str) -> Path:
         folder = tmp_path / "instead"

@@ -166,7 +166,7 @@ class TestDeaths:
     async def test_a_closed_channel_is_a_death_although_the_child_lives(
         self, slot: Slot, request_to: MakeRequest
     ) -> None:
-        outcome = await evaluate(slot, request_to("close_channel"))
+        outcome = await evaluate(slot, request_to("close_channel"), deaths_before=2)
         assert verdict(outcome) == ("failed", "child_died", 3)
         assert "closed its channel" in str(outcome.measurement.detail)
 
