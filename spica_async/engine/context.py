@@ -23,7 +23,7 @@ _NEMOTRON_LENGTHS: Final = {262_144: 1_048_576}
 
 @dataclass(frozen=True, slots=True)
 class ContextExtension:
-    """A longer context that a model's documentation supports once its servers are told so.
+    """A longer context that a model's documentation supports once its servers are set up for it.
 
     Attributes:
         longest: Tokens of the longest sequence then.

@@ -72,7 +72,7 @@ _SHARED: Final = (
 _TINY_LOAD: Final = SyntheticLoad(isl=64, osl=2, requests=1, concurrency=1)
 # The planner starts from the engine's performance data, or its target needs none.
 _SEEDED: Final = frozenset({"installed", "not_required"})
-# What tells whether the whole load was served.
+# Shows whether the whole load was served.
 _SERVED_KEYS: Final = frozenset(
     {"num_requests", "completed_requests", "total_input_tokens", "total_output_tokens"}
 )
@@ -115,7 +115,7 @@ class SetUp:
         """Have everything read that the request's candidate shares with others.
 
         Raises:
-            BaseException: whatever an evaluation meets as well, and tells better.
+            BaseException: what an evaluation meets as well, and describes better.
         """
         if _misnamed_model(request) is not None:
             return
@@ -193,7 +193,7 @@ def _misnamed_model(request: EvaluationRequest) -> str | None:
     if model not in packaged_models():
         return (
             f"{model} is no model that ships with the engine, and the request does not bring"
-            " its files: whoever has sent it may be of an older version"
+            " its files: its sender may be of an older version"
         )
     leave_namesake(model)
     return None

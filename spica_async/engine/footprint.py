@@ -1,4 +1,4 @@
-"""How much memory a replay child needs for a load, told before the replay starts.
+"""How much memory a replay child needs for a load, estimated before the replay starts.
 
 Calibrated on resident set sizes of finished replays from 5 thousand to 200 thousand requests and
 up to 328 million tokens; the estimate lay 1.0 to 2.1 times above what was measured.

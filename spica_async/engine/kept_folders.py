@@ -13,7 +13,7 @@ DRAFT_PREFIX: Final = "draft-"
 """Of a folder that is still being written."""
 
 _UNUSED_AFTER_SECONDS: Final = 30 * 24 * 3600
-# Far longer than writing takes, so whoever wrote it is gone.
+# Far longer than writing takes, so the process that wrote it is gone.
 _ABANDONED_AFTER_SECONDS: Final = 3600
 
 

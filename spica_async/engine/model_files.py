@@ -1,6 +1,6 @@
 """Models of the user's own: the files that the engine reads of a folder, known by their digest.
 
-Whoever replays one gives the engine a folder that is named by the digest and holds just these
+A replay gives the engine a folder that is named by the digest and holds just these
 files. So it matters neither where the user's folder lies nor what becomes of it meanwhile.
 """
 
@@ -125,7 +125,7 @@ def _read(folder: Path) -> ModelFiles:
         path = folder / name
         if not path.exists():
             continue
-        if not path.is_file():  # To open a pipe is to wait for whoever writes to it.
+        if not path.is_file():  # To open a pipe is to wait for its writer.
             raise ModelFilesError(f"{path}: not a file")
         with path.open("rb") as file:
             content = file.read(MAX_BYTES - total + 1)

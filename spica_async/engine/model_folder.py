@@ -39,7 +39,7 @@ def is_model_folder(path: Path) -> bool:
     """Whether there is a model's configuration in a folder; a name that no path can have is none.
 
     Raises:
-        OSError: nobody can tell, e.g. for want of permission.
+        OSError: that cannot be seen, e.g. for want of permission.
     """
     try:
         return (path / CONFIG).is_file()

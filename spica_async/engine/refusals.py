@@ -1,4 +1,4 @@
-"""What the engine says against a deployment, told apart by its words."""
+"""What the engine says against a deployment, sorted by its words."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class ShapeRejectedError(Exception):
 
 @contextmanager
 def rejections() -> Iterator[None]:
-    """Tell facts about a shape, in whatever words of the engine, from all other errors."""
+    """Translate what the engine says against a shape; all other errors pass."""
     try:
         yield
     except ValueError as error:

@@ -1,7 +1,7 @@
 """Performance tables in the user's cache, written once for each system and version of a backend.
 
-Whoever needs them first writes them, processes of one host share them, and one that cannot have
-them replays from the engine's own folder: slower, with the same report.
+The process that needs them first writes them, processes of one host share them, and one that
+cannot have them replays from the engine's own folder: slower, with the same report.
 """
 
 from __future__ import annotations

@@ -119,7 +119,7 @@ class Answers:
     def _start_anew(self) -> None:
         self._close()
         assert self._path is not None  # noqa: S101 - it was open
-        with suppress(OSError):  # Then it fails again when it is opened, and that is told.
+        with suppress(OSError):  # Then it fails again when it is opened, and that is reported.
             self._path.unlink()
         self._connect()
 
@@ -142,7 +142,7 @@ def answers_folder() -> Path:
 
 
 def _file_name() -> str:
-    """A name that changes with whoever answers and with whoever asks."""
+    """A name that changes with the engine that answers and with the code that asks."""
     return f"{engine_fingerprint()}-{metadata.version('spica-async')}-{_FORM}.sqlite3"
 
 

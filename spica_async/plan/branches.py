@@ -49,7 +49,7 @@ class BranchBuilder:
         engine: answers about capacity and capability.
         is_moe: whether the model has experts.
         longest_sequence: tokens that every worker must be able to hold.
-        progress: told what is being done.
+        progress: takes a line on what is being done.
         capacity: what the engine said of each shape.
         dropped: what was left out and why, in the order found.
         warnings: knobs that were left out of a study.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
 
 from schemas.config import SmartSearchConfig
 from schemas.messages import TraceLoad
@@ -20,8 +22,6 @@ from spica_async.engine.facts import (
 )
 from spica_async.errors import InputError
 from spica_async.plan.branches import BranchBuilder
-from spica_async.plan.budget import enumerable_points
-from spica_async.plan.digest import plan_digest
 from spica_async.plan.estimates import Estimator
 from spica_async.plan.load_forecast import (
     FALLBACK_PREDICTOR,
@@ -41,7 +41,13 @@ from spica_async.plan.settings import (
     settings_warnings,
     without_repeats,
 )
-from spica_async.plan.types import Dropped, PlanningEngine, Progress, SweepPlan
+from spica_async.plan.types import (
+    Dropped,
+    PlanningEngine,
+    Progress,
+    SweepPlan,
+    enumerable_points,
+)
 from spica_async.plan.wire import as_searched
 from spica_async.space.branch import BranchSpace, Selection
 from spica_async.traces.arrivals import windows_by_interval
@@ -62,7 +68,7 @@ def plan_sweep(
         config: a validated configuration.
         engine: the engine to ask, in this process.
         trace: the workload's trace, already checked, or None for a synthetic one.
-        progress: told what is being done.
+        progress: takes a line on what is being done.
 
     Raises:
         InputError: if nothing could be searched, or a setting would not do what it says.
@@ -152,7 +158,7 @@ def _facts(space: SearchSpace, engine: PlanningEngine) -> tuple[ModelFacts, Hard
         model = engine.model_facts(space.model_name)
     except UnknownModelError as error:
         raise InputError(f"search_space.model_name: {error}") from None
-    # The engine counts what a config.json tells of, and is content with nothing.
+    # The engine counts what a config.json names, and is content with nothing.
     if model.weight_bytes <= 0:
         raise InputError(
             f"search_space.model_name: model {space.model_name!r} cannot be modelled: by its "
@@ -204,3 +210,42 @@ def _forecast(
         engine.make_predictor,
         scored,
     )
+
+
+def plan_digest(
+    branches: Iterable[BranchSpace], seeds: Mapping[DeploymentMode, Sequence[Selection]]
+) -> str:
+    """The same for plans under which a proposal means the same, and another one for others.
+
+    Of 64 hexadecimal digits. It takes a second for the largest pools.
+
+    Args:
+        branches: of the plan.
+        seeds: what each of them tries first.
+    """
+    digest = hashlib.sha256()
+    for space in branches:
+        digest.update(json.dumps(_described(space), sort_keys=True).encode())
+        # The rows in full, which older journals have the digest of.
+        for blocks in (space.pool.index_blocks(), space.pool.legal_blocks()):
+            for block in blocks:
+                digest.update(block.tobytes())
+        tried = [space.assignment_of(seed) for seed in seeds.get(space.mode, ())]
+        digest.update(json.dumps(tried, sort_keys=True).encode())
+    return digest.hexdigest()
+
+
+def _described(space: BranchSpace) -> dict[str, object]:
+    return {
+        "mode": space.mode,
+        "knobs": [[knob.name, list(knob.entries)] for knob in (space.backend, *space.knobs)],
+        "ignored": {backend: sorted(names) for backend, names in space.ignored.items()},
+        "kv_load": space.kv_load,
+        "gpu_budget": space.gpu_budget,
+        "roles": space.pool.roles,
+        "deployments": [[str(one) for one in options] for options in space.pool.deployments],
+        "backends": space.pool.backends,
+        "shapes": [
+            (len(space.pool), len(options)) for options in (space.pool.roles, space.pool.backends)
+        ],
+    }

@@ -53,7 +53,7 @@ def main() -> int:
         answer("plan", encode_plan(request.config, plan))
     except InputError as error:
         answer("input_error", str(error))
-    except Exception:  # noqa: BLE001  # the parent tells the user, whatever it is
+    except Exception:  # noqa: BLE001  # the parent shows the user, whatever it is
         answer("fault", traceback.format_exc())
     return 0
 

@@ -74,7 +74,7 @@ def describe_seed(seed: Selection) -> str:
 
 
 def _describe_loss(loss: EntryLoss) -> dict[str, JsonValue]:
-    # JSON has no infinity; what could not be scored has no loss, and tells its problem.
+    # JSON has no infinity; what could not be scored has no loss, and shows its problem.
     value = loss.loss if math.isfinite(loss.loss) else None
     return {"entry": loss.entry, "loss": value, "problem": loss.problem}
 

@@ -69,7 +69,7 @@ class Estimator:
         longest_sequence: tokens that every worker must be able to hold.
         capacity: the engine's KV capacity of every shape that is searched.
         load: what the deployments serve.
-        progress: told what is being done.
+        progress: takes a line on what is being done.
         problems: why workers could not be timed, in the order found.
     """
 

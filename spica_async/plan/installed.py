@@ -127,8 +127,8 @@ class InstalledEngine:
         new = [index for index, times in enumerate(known) if times is None]
         found: list[estimates.StepTimes | str | None] = list(known)
         if new:
-            told = estimates.step_times([workers[index] for index in new], steps)
-            for index, times in zip(new, told, strict=True):
+            answers = estimates.step_times([workers[index] for index in new], steps)
+            for index, times in zip(new, answers, strict=True):
                 found[index] = times
                 if isinstance(times, estimates.StepTimes):
                     self._answers.keep(questions[index], _STEP_TIMES, times)

@@ -77,7 +77,7 @@ class WindowLoad(NamedTuple):
 class EntryLoss:
     """How one entry forecast the windows of one interval.
 
-    `loss` is the mean over the scored windows, infinite where `problem` tells why there is none.
+    `loss` is the mean over the scored windows, infinite where `problem` says why there is none.
     """
 
     entry: CompositeEntry
@@ -86,7 +86,7 @@ class EntryLoss:
 
 
 ScoredCallback: TypeAlias = Callable[[int, EntryLoss], None]
-"""Told each interval, in seconds, and entry once it is scored; a fit can take seconds."""
+"""Takes each interval, in seconds, and entry once it is scored; a fit can take seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class LoadPredictorResult:
     """The predictor to run per throughput interval in seconds.
 
     `losses` keeps the order in which the entries were listed and is empty where nothing was
-    scored; `reason` then tells why.
+    scored; `reason` then says why.
     """
 
     best_by_interval: Mapping[int, CompositeEntry] = field(default_factory=dict)
@@ -159,7 +159,7 @@ def sweep_load_predictor(
         intervals: throughput intervals in seconds.
         windows: per interval the windows of the trace in order of time, idle ones included.
         predictor_factory: makes the planner's predictors; one each for requests and both lengths.
-        on_scored: told each loss as soon as it is known.
+        on_scored: takes each loss as soon as it is known.
     """
     best: dict[int, CompositeEntry] = {}
     losses: dict[int, tuple[EntryLoss, ...]] = {}
@@ -309,7 +309,7 @@ def _scored(first: int, end: int) -> frozenset[int]:
 def _without_warnings() -> Iterator[None]:
     """Keep the statistics libraries' remarks on each fit, a dozen per window, off the terminal.
 
-    Whether a fit is any good is what the loss tells.
+    Whether a fit is any good is what the loss shows.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -11,7 +11,7 @@ from schemas.config import SmartSearchConfig
 from schemas.messages import TraceLoad
 from spica_async.traces.check import read_requests
 
-# The head of a trace tells its lengths and its rate well enough to rank deployments by.
+# The head of a trace shows its lengths and its rate well enough to rank deployments by.
 _TRACE_HEAD: Final = 2000
 
 

@@ -73,7 +73,7 @@ class SweepPlan:
         model_files: the model itself where it does not ship with the engine, as it was planned.
         seeds: what each branch tries first beside the middle of its space, best first; none for a
             branch that is evaluated as a whole, or without a warm start.
-        digest: see `digest.plan_digest`.
+        digest: see `build.plan_digest`.
     """
 
     config: SmartSearchConfig
@@ -90,6 +90,17 @@ class SweepPlan:
     digest: str
     seeds: Mapping[DeploymentMode, tuple[Selection, ...]] = field(default_factory=dict)
     model_files: ModelFiles | None = None
+
+
+def enumerable_points(config: SmartSearchConfig, space: BranchSpace) -> int | None:
+    """The distinct samples of a branch that is evaluated as a whole; None for any other.
+
+    It is where its samples can be counted, and the budget covers them all.
+    """
+    points = space.distinct_selections
+    if points is None or points > config.sweep.max_rounds * config.sweep.per_round:
+        return None
+    return points
 
 
 class PlanningEngine(Protocol):

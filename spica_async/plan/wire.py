@@ -99,7 +99,7 @@ def as_searched(config: SmartSearchConfig, longest_sequence: int) -> SmartSearch
     """
     config, _ = without_repeats(config)
     policies = list(filter_scaling_policies(config).kept)
-    # The engine is always told its longest sequence: some of its planner's decisions need it.
+    # The engine is always given its longest sequence: some of its planner's decisions need it.
     update = {"planner_scaling_policy": policies, "context_length": longest_sequence}
     space = config.search_space.model_copy(update=update)
     return config.model_copy(update={"search_space": space})

@@ -17,7 +17,7 @@ from spica_async.judge.scoring import Candidate
 from spica_async.judge.verdict import Judged, judge, metrics_for_sampler, refuse
 from spica_async.optimizer.port import SamplerStats
 from spica_async.optimizer.proposals import Proposal, Verdicts
-from spica_async.plan.budget import enumerable_points
+from spica_async.plan.types import enumerable_points
 from spica_async.search.evaluation import Evaluation, Sampled
 from spica_async.search.patience import Patience
 from spica_async.search.schedule.continuous import ContinuousState, batch_for

@@ -15,8 +15,7 @@ from spica_async.judge.verdict import study_objectives
 from spica_async.optimizer.profiles import open_sampler
 from spica_async.optimizer.proposals import EnumeratedProposer, Proposer, StudyProposer
 from spica_async.optimizer.types import Study
-from spica_async.plan.budget import enumerable_points
-from spica_async.plan.types import SweepPlan
+from spica_async.plan.types import SweepPlan, enumerable_points
 from spica_async.search.past_runs import PastRuns
 from spica_async.space.branch import BranchSpace
 

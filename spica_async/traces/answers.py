@@ -98,7 +98,7 @@ class _Download(FileResponse):
 
 
 def _offer_for(request: Request, offers: Mapping[str, Offer]) -> Offer | None:
-    """The trace that a request's token opens; all are compared, so that time tells nothing."""
+    """The trace that a request's token opens; all are compared, so that time gives nothing away."""
     scheme, _, given = request.headers.get("authorization", "").partition(" ")
     token = given.strip().encode("latin-1")
     found = [offer for own, offer in offers.items() if hmac.compare_digest(token, own.encode())]

@@ -217,7 +217,7 @@ class _Conversations:
                 one for one in self._open if one.ready_ms <= timestamp and one.tokens < input_length
             ]
             if ready:
-                # Whoever repeats a prefix repeats most of its input, as in recorded traces.
+                # A request that repeats a prefix repeats most of its input, as in recorded traces.
                 earlier = max(ready, key=lambda one: one.tokens)
                 self._open.remove(earlier)
                 return earlier.ids

@@ -132,7 +132,7 @@ _CUT: Final = "cut short: it ends in the middle of its compressed data"
 
 @contextmanager
 def open_trace(path: Path) -> Iterator[TraceText]:
-    """Open a trace, which its first bytes tell to be plain text, gzip or zstd.
+    """Open a trace, whose first bytes show whether it is plain text, gzip or zstd.
 
     Raises:
         TraceError: if it is something else, or cannot be read.
@@ -163,7 +163,7 @@ def _opened(path: Path, file: IO[bytes]) -> TraceText:
         inflated = io.BufferedReader(cast("io.RawIOBase", gzip.GzipFile(fileobj=file)))
         return TraceText(path, is_plain=False, _file=inflated, _most_bytes=most)
     if head.startswith(_ZSTD):
-        # It tells of a file that was cut short; the zstandard package's reader does not.
+        # It reports a file that was cut short; the zstandard package's reader does not.
         from pyarrow import input_stream  # noqa: PLC0415  # heavy, and seldom needed
 
         inflated = io.BufferedReader(input_stream(file, compression="zstd"))

@@ -18,7 +18,7 @@ from spica_async.config.load import load_config
 from spica_async.engine.facts import HardwareFacts, ModelFacts
 from spica_async.errors import InputError
 from spica_async.judge.scoring import Candidate
-from spica_async.plan.digest import plan_digest
+from spica_async.plan.build import plan_digest
 from spica_async.plan.load_forecast import LoadPredictorResult
 from spica_async.plan.types import SweepPlan
 from spica_async.space.branch import BranchSpace, Selection

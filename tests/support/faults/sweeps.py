@@ -23,8 +23,7 @@ from spica_async.bus.rabbitmq import BusState, RabbitBus
 from spica_async.evaluate import Evaluations, Fleet, Watch
 from spica_async.evaluate.fleet import FleetView
 from spica_async.evaluate.in_flight import LOST_AFTER_SECONDS, WATCH_SECONDS
-from spica_async.plan.budget import enumerable_points
-from spica_async.plan.types import SweepPlan
+from spica_async.plan.types import SweepPlan, enumerable_points
 from spica_async.report.folder_writer import FolderWriter
 from spica_async.search.observer import Observers
 from spica_async.search.stopping import SweepStop

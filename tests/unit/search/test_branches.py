@@ -31,8 +31,7 @@ from schemas.results import CandidateRecord
 from spica_async.engine.model_files import pack
 from spica_async.judge.scoring import rank
 from spica_async.optimizer.types import Suggestion, Trial
-from spica_async.plan.budget import enumerable_points
-from spica_async.plan.types import SweepPlan
+from spica_async.plan.types import SweepPlan, enumerable_points
 from spica_async.search.schedule.state import Phase
 from spica_async.space.branch import BranchSpace
 from spica_async.space.capacity import CapacityKey
