@@ -9,8 +9,8 @@ from typing import Final
 from spica_async.errors import InputError
 
 DEFAULT_SCHEMES: Final = ("http", "https", "s3", "gs")
-"""What a worker fetches unless its options say otherwise. A request names the address, and those
-who may send requests could else have a worker read files of its host, or whatever else fsspec opens."""
+"""What a worker fetches unless its options say otherwise. A request names the address, so those who
+may send requests could else have files of its host read, or whatever else fsspec opens."""
 
 _SCHEME: Final = "[a-z][a-z0-9+.-]*"
 
