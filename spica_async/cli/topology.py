@@ -6,8 +6,7 @@ import asyncio
 import json as documents
 from collections.abc import Sequence
 from dataclasses import asdict
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -23,16 +22,10 @@ if TYPE_CHECKING:
     from spica_async.bus.rabbitmq.audit import Finding
 
 
-class TopologyAction(StrEnum):
-    """What to do with the topology."""
-
-    DECLARE = "declare"
-    CHECK = "check"
-
-
 def topology(
     action: Annotated[
-        TopologyAction, typer.Argument(help="make what is missing, or only show what is")
+        Literal["declare", "check"],
+        typer.Argument(help="make what is missing, or only show what is"),
     ],
     *,
     flags: BrokerFlags,
@@ -64,7 +57,7 @@ def topology(
         raise InputError(f"--engine: {error}") from None
     log_warnings_to_stderr()
     with broker_errors(address):
-        found = asyncio.run(audit(address, queues, create=action is TopologyAction.DECLARE))
+        found = asyncio.run(audit(address, queues, create=action == "declare"))
     sound = all(finding.standing in (Standing.OK, Standing.EXISTS) for finding in found)
     if json:
         document = {

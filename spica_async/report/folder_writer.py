@@ -95,11 +95,13 @@ class FolderWriter(Observer):
         path: the path of the folder.
     """
 
+    # Set in the thread, before anything is written.
+    _folder: ResultsFolder
+
     def __init__(self, path: Path) -> None:
         self.path = path
         self._thread = _FolderThread.of(path)
         self._open = ExitStack()
-        self._folder: ResultsFolder | None = None
         self._records: deque[CandidateRecord] = deque()
         self._last: Future[None] | None = None
         self._failure: BaseException | None = None
@@ -123,7 +125,7 @@ class FolderWriter(Observer):
             )
 
         try:
-            writer._do(begin)
+            writer._submit(begin)
             await writer.settled()
             yield writer
         finally:
@@ -143,15 +145,15 @@ class FolderWriter(Observer):
 
     def write_config(self, config: SmartSearchConfig) -> None:
         """See `ResultsFolder.write_config`."""
-        self._do(lambda: self._there.write_config(config))
+        self._do(lambda folder: folder.write_config(config))
 
     def write_plan(self, plan: SweepPlan) -> None:
         """See `ResultsFolder.write_plan`."""
-        self._do(lambda: self._there.write_plan(plan))
+        self._do(lambda folder: folder.write_plan(plan))
 
     def resumed(self) -> None:
         """See `ResultsFolder.show_candidates`."""
-        self._do(lambda: self._there.show_candidates())  # noqa: PLW0108  # it is yet to be opened
+        self._do(ResultsFolder.show_candidates)
 
     def restored(self, record: CandidateRecord) -> None:
         """Add one line."""
@@ -166,7 +168,7 @@ class FolderWriter(Observer):
 
     def ended(self, result: SweepResult, *, pareto: bool) -> None:
         """See `ResultsFolder.write_result`."""
-        self._do(lambda: self._there.write_result(result, pareto=pareto))
+        self._do(lambda folder: folder.write_result(result, pareto=pareto))
 
     async def settled(self) -> None:
         """Wait until all is written, or the disk hangs.
@@ -197,28 +199,23 @@ class FolderWriter(Observer):
             )
         return True
 
-    @property
-    def _there(self) -> ResultsFolder:
-        assert self._folder is not None  # noqa: S101  # nothing is done before it is open
-        return self._folder
-
-    def _append_all(self) -> None:
+    def _append_all(self, folder: ResultsFolder) -> None:
         # Some at a time, since a disk that works is not to be taken for one that hangs.
         while self._records:
             self._thread.busy_since = time.monotonic()
             for _ in range(min(len(self._records), _LINES_AT_ONCE)):
-                self._there.append(self._records[0])
+                folder.append(self._records[0])
                 self._records.popleft()
 
     def _complain(self) -> None:
         if self._failure is not None:
             raise self._failure
 
-    def _do(self, call: Callable[[], None]) -> None:
-        """Have something done after all that was asked for before."""
+    def _do(self, write: Callable[[ResultsFolder], None]) -> None:
+        """Have something written after everything that was to be written before."""
         self._complain()
         self._hangs()
-        self._submit(call)
+        self._submit(lambda: write(self._folder))
 
     def _submit(self, call: Callable[[], None]) -> None:
         self._last = self._thread.submit(partial(self._make, call))

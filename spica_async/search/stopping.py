@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from spica_async.processes.stopping import Stop, StopState
 
 StoppedStatus = Literal["queued", "interrupted", "paused", "cancelled"]
-"""The status of a sweep that was stopped; one that is queued goes on by itself."""
-
-_WEIGHTS: Final[Mapping[StoppedStatus, int]] = MappingProxyType(
-    {"queued": 0, "interrupted": 1, "paused": 2, "cancelled": 3}
-)
+"""The status of a sweep that was stopped, the least weighty first; one that is queued goes on by
+itself.
+"""
+_BY_WEIGHT: Final[tuple[StoppedStatus, ...]] = get_args(StoppedStatus)
 
 
 class SweepStop(Stop):
@@ -42,6 +39,7 @@ class SweepStop(Stop):
 
     def request_status(self, status: StoppedStatus) -> None:
         """Stop the sweep; of several requests the weightiest decides what it is then."""
-        if not self.requested.is_set() or _WEIGHTS[status] > _WEIGHTS[self.status]:
-            self.status = status
+        if self.requested.is_set():
+            status = max(status, self.status, key=_BY_WEIGHT.index)
+        self.status = status
         self.request()
