@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Self
 
+from schemas.config import SmartSearchConfig
 from schemas.results import SweepResult
 from spica_async.bus.broker_options import BrokerOptions, connected
 from spica_async.bus.memory import MemoryBus
@@ -81,6 +82,15 @@ class RunOptions:
         journal = JournalOptions.read(flags.journal, flags.output)
         return cls(flags.slots, flags.output, flags.grace(), broker, journal, use_cache)
 
+    def inputs(self, config: SmartSearchConfig, progress: ProgressConsole) -> Inputs:
+        """The checked inputs of a sweep, with the time limit that a broker needs.
+
+        Raises:
+            InputError: if something is wrong with the configuration or with its trace.
+        """
+        limited = config if self.broker is None else self.broker.limited(config)
+        return inputs_of(limited, progress.print_line)
+
     def resume_command(self, sweep_id: str) -> str:
         """What to type to go on with a sweep of this run's; a journal's URL may hold a password."""
         command = f"spica-async resume {sweep_id}"
@@ -101,7 +111,7 @@ def run_new_sweep(path: Path, options: RunOptions, *, as_json: bool) -> int:
     """
     log_warnings_to_stderr()
     progress = ProgressConsole()
-    inputs = _limited(inputs_of(load_config(path), progress.print_line), options)
+    inputs = options.inputs(load_config(path), progress)
     job = NewJob(inputs, root=options.output, journal=options.journal, use_cache=options.use_cache)
     return _run_job(job, options, progress, as_json=as_json)
 
@@ -117,7 +127,7 @@ def resume_sweep(sweep_id: str, options: RunOptions, *, as_json: bool) -> int:
     log_warnings_to_stderr()
     progress = ProgressConsole()
     row = asyncio.run(_sweep_row(sweep_id, options.journal))
-    inputs = _limited(inputs_of(config_of(row), progress.print_line), options)
+    inputs = options.inputs(config_of(row), progress)
     folder = _folder_of(row, options.output)
     options = replace(options, use_cache=options.use_cache and row.use_cache)
     job = ResumedJob(sweep_id, inputs, folder=folder, journal=partial(opened, options.journal))
@@ -153,12 +163,6 @@ def _folder_of(row: SweepRow, output: Path) -> Path:
     """Where the results of a sweep are, which may have been moved with the journal beside them."""
     here, there = output / row.sweep_id, Path(row.folder)
     return there if there.is_dir() and not here.is_dir() else here
-
-
-def _limited(inputs: Inputs, options: RunOptions) -> Inputs:
-    if options.broker is None:
-        return inputs
-    return replace(inputs, config=options.broker.limited(inputs.config))
 
 
 async def _sweep_row(sweep_id: str, options: JournalOptions) -> SweepRow:

@@ -21,7 +21,7 @@ from schemas.daemon import (
 )
 from schemas.goal import OptimizationGoal
 from schemas.journal import SWEEP_FACT, Ended, Stopped
-from schemas.results import CandidateRecord, SweepResult, SweepStatus
+from schemas.results import CandidateRecord, SweepStatus
 from schemas.summary import ListedSweep
 from spica_async.errors import SpicaError, file_problem
 from spica_async.journal import Journal, SweepRow
@@ -87,20 +87,20 @@ async def detail_of(journal: Journal, row: SweepRow) -> SweepDetail:
     """
     detail = _bare_detail(row)
     recorded = await journal.latest(row.sweep_id, ["ended", "stopped"])
-    result: SweepResult | None = None
-    elapsed = 0.0
-    if recorded is not None:
-        try:
-            fact = SWEEP_FACT.validate_json(recorded.fact.body)
-        except ValidationError:
-            return detail.model_copy(update={"reason": f"its fact {recorded.number} {_UNREAD}"})
-        if isinstance(fact, Ended | Stopped):
-            result, elapsed = fact.result, fact.at
-    detail = detail.model_copy(update={"elapsed_seconds": elapsed})
-    if result is None:
+    if recorded is None:
         return detail
+    try:
+        fact = SWEEP_FACT.validate_json(recorded.fact.body)
+    except ValidationError:
+        return detail.model_copy(update={"reason": f"its fact {recorded.number} {_UNREAD}"})
+    if not isinstance(fact, Ended | Stopped):
+        return detail
+    result = fact.result
+    if result is None:
+        return detail.model_copy(update={"elapsed_seconds": fact.at})
     return detail.model_copy(
         update={
+            "elapsed_seconds": fact.at,
             "tally": result.tally,
             "best": result.ranking if detail.target == "pareto" else result.ranking[:SHOWN],
             "branches": [
