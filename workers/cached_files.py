@@ -1,6 +1,6 @@
 """The files of a trace cache, which workers of one host may share.
 
-Whoever uses one holds a shared lock on it and whoever evicts one needs an exclusive lock. Locks
+To use one takes a shared lock on it, and to evict one an exclusive lock. Locks
 never wait, and the kernel drops those of a worker that was killed.
 """
 
@@ -17,7 +17,7 @@ from typing import Final
 DRAFT_SUFFIX: Final = ".part"
 """Of what is still being written."""
 _CACHED: Final = re.compile(r"[0-9a-f]{64}\.jsonl")
-# Far longer than a download may take, so whoever wrote it is gone.
+# Far longer than a download may take, so its writer is gone.
 _ABANDONED_AFTER_SECONDS: Final = 3600
 
 Identity = tuple[int, int, int, int]
@@ -87,7 +87,7 @@ def evict(folder: Path, max_bytes: int) -> None:
                 path.unlink(missing_ok=True)
             finally:
                 os.close(held)
-        if not path.exists():  # Whoever removed it.
+        if not path.exists():  # Another worker may have removed it.
             total -= size
 
 

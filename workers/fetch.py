@@ -75,7 +75,7 @@ async def fetch(
         OSError: `draft` cannot be written.
     """
 
-    def tell(state: RetryCallState) -> None:
+    def log_attempt(state: RetryCallState) -> None:
         assert state.outcome is not None  # noqa: S101 - for the type checker; an attempt has failed
         problem = str(state.outcome.exception())
         log.warning("worker.trace_retried", attempt=state.attempt_number, problem=problem)
@@ -85,7 +85,7 @@ async def fetch(
         wait=wait_exponential(pause_seconds, _LONGEST_PAUSE_SECONDS)
         + wait_random(0, pause_seconds),
         retry=retry_if_exception_type(_PassingError),
-        before_sleep=tell,
+        before_sleep=log_attempt,
         reraise=True,
     )
     await attempts(_copy, load, source, draft, schemes)

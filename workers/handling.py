@@ -166,7 +166,7 @@ class Handler:
             self._warnings.add("orphan_dropped", evaluation=_id(addressed), error=str(error))
             return True
         except BusError as error:
-            # Not knowing is no reason to stop: the result will tell.
+            # Publishing the result will show it.
             self._warnings.add("orphan_check_failed", error=str(error))
         return False
 
@@ -206,8 +206,8 @@ class Handler:
     async def _apart_if_suspect(self, delivery_count: int) -> AsyncIterator[None]:
         """Have one request at a time that came back often, since it may take this worker down.
 
-        Those that it takes along come back as often, and together with it. Whoever of them is
-        evaluated before it, by chance, is out of danger.
+        Those that it takes along come back as often, and together with it. One that is evaluated
+        before it, by chance, is out of danger.
         """
         if delivery_count < _SUSPECT_DELIVERIES:
             yield

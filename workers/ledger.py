@@ -20,7 +20,7 @@ _DEATHS = 1024
 
 
 def key_of(request: EvaluationRequest) -> EvaluationKey:
-    """What tells an evaluation from all others."""
+    """What distinguishes an evaluation from all others."""
     return request.sweep_id, request.evaluation_id
 
 

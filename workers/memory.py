@@ -1,4 +1,4 @@
-"""Whether a slot has the memory for a load, told before its replay starts."""
+"""Refuses loads that a slot has no memory for, before their replay starts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from schemas.messages import Measurement, SyntheticLoad, TraceLoad
 from spica_async.processes.memory import mebibytes, readable
 
 FootprintEstimator = Callable[[TraceLoad | SyntheticLoad], int]
-"""Tells the bytes of memory that a replay of a load will need."""
+"""Estimates the bytes of memory that a replay of a load will need."""
 
 _FOOTPRINT_ESTIMATOR: Final = "spica_async.engine.footprint:estimate_bytes"
 

@@ -1,4 +1,4 @@
-"""What a worker needs of its slots and of whoever fetches traces, as protocols."""
+"""What a worker needs of its slots and of its traces, as protocols."""
 
 from __future__ import annotations
 

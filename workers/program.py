@@ -18,7 +18,7 @@ from spica_async.bus.port import Bus, BusError
 from spica_async.bus.rabbitmq import BusState, RabbitBus
 from spica_async.bus.topology import declare, requests_queue
 from spica_async.errors import SpicaError, first_cause
-from spica_async.processes.signals import Interrupts
+from spica_async.processes.stopping import Interrupts
 from workers.port import ChildStartError
 from workers.settings import WorkerOptions
 from workers.supervisor import Supervisor

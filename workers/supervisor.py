@@ -36,7 +36,7 @@ class Supervisor:
         options: How the worker works.
         make_slot: Makes the slot of an index; by default a `Slot` with children.
         memory_limit_bytes: Per slot; by default an equal share of what is available now.
-        estimate_bytes: Tells what a load needs; by default the engine's own estimator.
+        estimate_bytes: Estimates the memory of a load; by default the engine's own estimator.
         trace_pause_seconds: How long a slot takes nothing after a trace could not be had.
     """
 

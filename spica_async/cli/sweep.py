@@ -35,7 +35,7 @@ from spica_async.journal import SweepRow, SweepUnknownError
 from spica_async.journal.opening import JournalOptions, config_of, opened
 from spica_async.judge.sweep_result import is_useful
 from spica_async.plan.types import SweepPlan
-from spica_async.processes.signals import Interrupts
+from spica_async.processes.stopping import Interrupts
 from spica_async.report.folder_writer import FolderWriter
 from spica_async.report.screen import Display, ProgressConsole, showing
 from spica_async.report.tables import print_view, result_view

@@ -35,7 +35,7 @@ from spica_async.processes.threads import DaemonThreads, computed
 
 _BROKER_VARIABLES: Final = "SPICA_BUS"
 _EXIT_SECONDS: Final = 1.0
-"""Between the end of a child's channel and the news of its exit; normally milliseconds."""
+"""Between the end of a child's channel and the notice of its exit; normally milliseconds."""
 _REAP_SECONDS: Final = 10.0
 """A process that is killed ends at once, unless it waits for a disk that hangs."""
 _GROUP_POLL_SECONDS: Final = 0.02

@@ -1,7 +1,7 @@
 """What the container around this process allows: its control groups' limits, whichever version.
 
 A limit holds for all groups below it, so every group from our own up to the root is asked. Inside
-a container the paths that the kernel tells may not exist; what is mounted as the root is then the
+a container the paths that the kernel names may not exist; what is mounted as the root is then the
 container's own group, and that one is always asked.
 """
 
@@ -46,7 +46,7 @@ def parse_memory(limit: str, usage: str, statistics: str) -> int | None:
     if not limit.isdigit() or not usage.isdigit() or int(limit) >= _NO_LIMIT_BYTES:
         return None
     numbers = dict(line.split(maxsplit=1) for line in statistics.splitlines() if " " in line)
-    # Version 1 tells of this group alone without the prefix, of all below it with it.
+    # Version 1 counts this group alone without the prefix, of all below it with it.
     idle = numbers.get("total_inactive_file", numbers.get("inactive_file", "0"))
     return max(0, int(limit) - int(usage) + int(idle))
 

@@ -1,8 +1,9 @@
-"""How far a request to stop has come: one object that whoever asks and whoever works share."""
+"""Requests to stop: one object that the requester and the work share, and signals as requests."""
 
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, Final
@@ -76,3 +77,36 @@ class Stop:
 
     def _move(self, state: StopState) -> None:
         self.state = moved("a stop", TRANSITIONS, self.state, state)
+
+
+class Interrupts:
+    """Requests a stop at a first signal, and cuts the work off at a second one.
+
+    Attributes:
+        stop: of what the program does.
+        exit_code: 0, or after a second signal 128 and its number.
+    """
+
+    def __init__(self, stop: Stop | None = None) -> None:
+        self.stop = stop or Stop()
+        self.exit_code = 0
+
+    def listen(self, *numbers: signal.Signals) -> None:
+        """Take these signals from now on, on behalf of the current task.
+
+        The end of the terminal stays without effect on a program that was started with `nohup`.
+        """
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101  # for the type checker: this is called by a task
+        self.stop.attach(task)
+        for number in numbers:
+            if number is signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN:
+                continue
+            asyncio.get_running_loop().add_signal_handler(number, self._interrupt, number)
+
+    def _interrupt(self, number: signal.Signals) -> None:
+        if self.stop.requested.is_set():
+            self.exit_code = 128 + number
+            self.stop.cut_off()
+        else:
+            self.stop.request()

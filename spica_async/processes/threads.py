@@ -33,7 +33,7 @@ class DaemonThreads(Executor):
 
     Args:
         most: how many threads there are at most; one for calls that must not overtake each other.
-        name: of the threads, for whoever looks at them.
+        name: of the threads, as a debugger shows it.
     """
 
     def __init__(self, most: int, name: str) -> None:
@@ -94,7 +94,7 @@ class DaemonThreads(Executor):
             if future.set_running_or_notify_cancel():
                 try:
                     result = call()
-                except BaseException as error:  # noqa: BLE001  # whoever waits is told of it
+                except BaseException as error:  # noqa: BLE001  # raised where the result is awaited
                     future.set_exception(error)
                 else:
                     future.set_result(result)

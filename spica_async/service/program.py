@@ -28,7 +28,7 @@ from spica_async.evaluate.cache import opened as opened_cache
 from spica_async.journal.opening import JournalOptions, opened
 from spica_async.journal.retiring import keep_retiring
 from spica_async.places import make_folder
-from spica_async.processes.signals import Interrupts
+from spica_async.processes.stopping import Interrupts
 from spica_async.service.commands import Commands
 from spica_async.service.http.app import make_app
 from spica_async.service.http.metrics import Metrics, watched_loop

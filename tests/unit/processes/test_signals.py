@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from spica_async.processes.signals import Interrupts
+from spica_async.processes.stopping import Interrupts
 
 NUMBER = signal.SIGUSR1
 
