@@ -28,7 +28,7 @@ class Holding:
         self._scope = scope
 
     def cancel(self, grace_seconds: float) -> None:
-        """End it: at once if it has not started, else after the grace or when it was to end before."""
+        """End it: at once if it has not started, else after the grace, or earlier if so set."""
         if self._scope.expired():
             return
         when = asyncio.get_running_loop().time() + (grace_seconds if self.has_started else 0)
