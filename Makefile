@@ -14,7 +14,7 @@ CLUSTER := /etc/postgresql-common/createcluster.d/spica.conf
 export UV_FIND_LINKS :=
 export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 
-.PHONY: run test test-slow bench bench-journal bench-loop bench-messaging bench-optimizer bench-rival bench-scheduling bench-replay bench-warm-start bench-setup soak torture fuzz lint format lock setup broker postgres schemas clean help
+.PHONY: run test test-slow bench bench-journal bench-loop bench-messaging bench-optimizer bench-rival bench-scheduling bench-replay bench-warm-start bench-setup soak torture fuzz mutants lint format lock setup broker postgres schemas clean help
 
 help: ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -71,6 +71,18 @@ torture: setup broker ## A hundred kills in one sweep, which must end with exact
 
 fuzz: setup ## Ten thousand spoilt documents, traces, model folders and messages each (half an hour).
 	$(BIN)/python benchmarks/fuzz.py --count 10000
+
+mutants: .venv-mutants/.ready ## Mutate the pure core and name what no test notices (an hour).
+	.venv-mutants/bin/mutmut run --max-children 2
+	.venv-mutants/bin/mutmut results
+
+# Mutmut needs what the tests need, and more that nothing else here does.
+.venv-mutants/.ready: $(READY)
+	test -x .venv-mutants/bin/python || $(UV) venv --quiet --python $(PYTHON) .venv-mutants
+	VIRTUAL_ENV=$(CURDIR)/.venv-mutants $(UV) pip sync --quiet --require-hashes requirements.lock
+	VIRTUAL_ENV=$(CURDIR)/.venv-mutants $(UV) pip install --quiet --no-deps --no-build-isolation --editable .
+	VIRTUAL_ENV=$(CURDIR)/.venv-mutants $(UV) pip install --quiet mutmut==3.8.1
+	@touch $@
 
 lint: setup ## ruff, mypy, and that imports point down.
 	$(BIN)/ruff check .
@@ -139,4 +151,4 @@ $(UV):
 	.tools/bin/pip install --quiet uv
 
 clean: ## Remove what the targets above have made.
-	rm -rf $(VENV) .venv-bench .tools .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info
+	rm -rf $(VENV) .venv-bench .venv-mutants mutants .tools .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info
