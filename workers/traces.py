@@ -60,69 +60,47 @@ class _Entry:
 
 
 class TraceCache:
-    """Gives traces as local files; made with `open`."""
+    """Gives traces as local files.
+
+    Args:
+        folder: Made if need be and rid of abandoned downloads; by default the user's cache folder,
+            or else one that ends with this process.
+        max_bytes: Of all traces in it; only those in use may exceed it.
+        fetch_seconds: The most that it may take until a trace is there.
+        pause_seconds: Before the second attempt at a source; doubles with each.
+        schemes: Of the sources that are asked at all.
+
+    Raises:
+        InputError: The folder cannot be used.
+    """
 
     def __init__(
         self,
-        folder: Path,
-        *,
-        max_bytes: int,
-        fetch_seconds: float,
-        pause_seconds: float,
-        schemes: Collection[str],
-    ) -> None:
-        self.folder = folder
-        self.schemes = schemes
-        self._max_bytes = max_bytes
-        self._fetch_seconds = fetch_seconds
-        self._pause_seconds = pause_seconds
-        self._entries: dict[str, _Entry] = {}
-        self._digests: dict[Identity, str] = {}
-        # Removed with the cache.
-        self._temporary: TemporaryDirectory[str] | None = None
-
-    @classmethod
-    def open(
-        cls,
         folder: Path | None = None,
         *,
         max_bytes: int = DEFAULT_MAX_BYTES,
         fetch_seconds: float = DEFAULT_FETCH_SECONDS,
         pause_seconds: float = 0.5,
         schemes: Collection[str] = DEFAULT_SCHEMES,
-    ) -> TraceCache:
-        """The cache in `folder`, which is made if need be and rid of abandoned downloads.
-
-        Args:
-            folder: by default the user's cache folder, or else one that ends with this process.
-            max_bytes: of all traces in it; only those in use may exceed it.
-            fetch_seconds: the most that it may take until a trace is there.
-            pause_seconds: before the second attempt at a source; doubles with each.
-            schemes: of the sources that are asked at all.
-
-        Raises:
-            InputError: the folder cannot be used.
-        """
-        place = folder or user_cache_folder() / "traces"
-        temporary = None
+    ) -> None:
+        self.folder = folder or user_cache_folder() / "traces"
+        self.schemes = schemes
+        self._max_bytes = max_bytes
+        self._fetch_seconds = fetch_seconds
+        self._pause_seconds = pause_seconds
+        self._entries: dict[str, _Entry] = {}
+        self._digests: dict[Identity, str] = {}
         try:
-            place.mkdir(parents=True, exist_ok=True)
-            remove_abandoned(place)
+            self.folder.mkdir(parents=True, exist_ok=True)
+            remove_abandoned(self.folder)
         except OSError as error:
+            problem = file_problem(error)
             if folder is not None:
-                raise InputError(f"--trace-cache: {folder}: {file_problem(error)}") from error
-            log.warning("trace_cache.not_kept", folder=str(place), error=file_problem(error))
-            temporary = TemporaryDirectory(prefix="spica-traces-")
-            place = Path(temporary.name)
-        cache = cls(
-            place,
-            max_bytes=max_bytes,
-            fetch_seconds=fetch_seconds,
-            pause_seconds=pause_seconds,
-            schemes=schemes,
-        )
-        cache._temporary = temporary
-        return cache
+                raise InputError(f"--trace-cache: {folder}: {problem}") from error
+            log.warning("trace_cache.not_kept", folder=str(self.folder), error=problem)
+            # Removed with the cache.
+            self._temporary = TemporaryDirectory(prefix="spica-traces-")
+            self.folder = Path(self._temporary.name)
 
     @asynccontextmanager
     async def use(self, load: TraceLoad) -> AsyncIterator[Path]:

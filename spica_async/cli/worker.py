@@ -97,7 +97,7 @@ def work(*, flags: WorkerFlags) -> None:
         heartbeat_seconds=flags.heartbeat_seconds,
         hard_limit_seconds=flags.limit_seconds(),
         children=ChildSettings(log_folder=folder),
-        traces=TraceCache.open(
+        traces=TraceCache(
             flags.trace_cache,
             max_bytes=flags.trace_cache_mib * 2**20,
             schemes=read_schemes(flags.trace_schemes),

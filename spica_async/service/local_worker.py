@@ -37,7 +37,7 @@ def coordinators_worker(
         drain_seconds=0,
         hard_limit_seconds=broker.hard_limit_seconds if broker else None,
         # Over a broker it takes requests of other sweeps, too.
-        traces=TraceCache.open() if broker else None,
+        traces=TraceCache() if broker else None,
         children=children,
     )
     return local_worker(bus, worker) if broker is None else _over_broker(broker, worker)

@@ -31,7 +31,7 @@ def load_of(
 def open_cache(folder: Path, **settings: Any) -> TraceCache:
     """A cache that does not pause between attempts, and fetches from memory, too."""
     settings.setdefault("schemes", (*DEFAULT_SCHEMES, "memory"))
-    return TraceCache.open(folder, pause_seconds=0, **settings)
+    return TraceCache(folder, pause_seconds=0, **settings)
 
 
 def files_in(folder: Path) -> dict[str, bytes]:

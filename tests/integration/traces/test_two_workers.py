@@ -25,7 +25,7 @@ from workers.traces import TraceCache
 structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
 
 async def main():
-    cache = TraceCache.open(Path(sys.argv[1]), max_bytes=int(sys.argv[2]))
+    cache = TraceCache(Path(sys.argv[1]), max_bytes=int(sys.argv[2]))
     async with cache.use(TraceLoad.model_validate_json(sys.stdin.readline())) as path:
         print(path.read_bytes() == bytes(range(256)) * 4000, flush=True)
         sys.stdin.readline()

@@ -54,7 +54,7 @@ async def test_a_certificate_that_will_not_do(
     trust(ca)
     async with scripted_server(answer(CONTENT), tls=server_context(pki, name)) as server:
         # A second attempt would wait for a minute.
-        cache = TraceCache.open(tmp_path, pause_seconds=60)
+        cache = TraceCache(tmp_path, pause_seconds=60)
         with pytest.raises(TraceUnavailableError, match=words):
             await read(cache, server.url)
     assert server.requests == []
@@ -62,6 +62,6 @@ async def test_a_certificate_that_will_not_do(
 
 async def test_a_source_without_tls(tmp_path: Path) -> None:
     async with without_tls() as url:
-        cache = TraceCache.open(tmp_path, pause_seconds=60)
+        cache = TraceCache(tmp_path, pause_seconds=60)
         with pytest.raises(TraceUnavailableError, match=r"no TLS is spoken .*http://"):
             await read(cache, url)

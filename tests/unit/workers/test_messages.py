@@ -136,7 +136,7 @@ def test_orders_of_other_types_are_unknown(type_: str) -> None:
     [
         (b"", "EOF"),
         (b"[]", "object"),
-        (cancelled("s").replace(b"3.0", b"-1"), "data.grace_seconds"),
+        (cancelled("s").replace(b'_seconds":3.0', b'_seconds":-1'), "data.grace_seconds"),
         (cancelled("s" * (MAX_ID_CHARACTERS + 1)), "an id has more"),
         (cancelled("s") + b" " * MAX_MESSAGE_BYTES, "bytes"),
     ],

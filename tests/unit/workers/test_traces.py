@@ -180,14 +180,14 @@ def test_abandoned_downloads_are_removed_and_younger_ones_left(tmp_path: Path) -
         path.touch()
         yesterday = time.time() - 24 * 3600
         os.utime(path, (yesterday, time.time() if path == young else yesterday))
-    TraceCache.open(tmp_path)
+    TraceCache(tmp_path)
     assert set(files_in(tmp_path)) == {"young.part", "other"}
 
 
 def test_a_folder_that_cannot_be_used_is_an_input_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match=r"^--trace-cache: .*/file/cache: not a directory$"):
-        TraceCache.open(tmp_path / "file" / "cache")
+        TraceCache(tmp_path / "file" / "cache")
 
 
 def test_without_the_users_own_there_is_one_for_as_long_as_the_process(
@@ -196,7 +196,7 @@ def test_without_the_users_own_there_is_one_for_as_long_as_the_process(
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     with capture_logs() as logs:
-        cache = TraceCache.open()
+        cache = TraceCache()
     folder = cache.folder
     assert folder.is_dir()
     assert [(entry["event"], entry["error"]) for entry in logs] == [
