@@ -7,10 +7,14 @@ from collections.abc import Sequence
 import pytest
 
 from schemas.config import SweepControl
+from schemas.goal import OptimizationGoal, OptimizationTarget, SLATarget
 from schemas.results import BranchEnd, BranchResult, SweepStatus, Tally
+from spica_async.judge.scoring import make_candidate
 from spica_async.judge.sweep_result import (
     CutShort,
+    is_useful,
     no_better,
+    ranked,
     sum_tallies,
     sweep_reason,
     sweep_status,
@@ -57,8 +61,50 @@ def test_the_reason_of_a_sweep(cut_short: CutShort | None, reason: str, *, conve
         evaluation_seconds=0.0,
     )
     assert sweep_reason([branch], SWEEP, cut_short, converged=converged) == reason
-    assert "7 candidates of all branches" in no_better(SWEEP, "of all branches")
-    assert "by more than 1.00%" in no_better(SWEEP, "of all branches")
+
+
+def test_each_branch_has_its_reason() -> None:
+    branches = [
+        BranchResult(
+            branch=mode,
+            end="completed",
+            reason="why",
+            rounds=1,
+            tally=Tally(),
+            optimizer_seconds=0.0,
+            evaluation_seconds=0.0,
+        )
+        for mode in ("agg", "disagg")
+    ]
+    reason = sweep_reason(branches, SWEEP, None, converged=False)
+    assert reason == "agg completed: why; disagg completed: why"
+
+
+@pytest.mark.parametrize(("least", "by"), [(0.01, " by more than 1.00%"), (0.0, "")])
+def test_lost_patience_is_counted(least: float, by: str) -> None:
+    sweep = SWEEP.model_copy(update={"min_improvement": least})
+    assert no_better(sweep, "here") == f"7 candidates here did not make the best of it better{by}"
+
+
+@pytest.mark.parametrize(("value", "useful"), [(0.0, False), (0.001, True)])
+def test_a_candidate_is_useful_once_any_request_met_the_sla(value: float, *, useful: bool) -> None:
+    counts = OptimizationGoal(target=OptimizationTarget.GOODPUT, sla=SLATarget(e2e_ms=1.0))
+    assert is_useful({"goodput": value}, counts) == useful
+    assert is_useful({"throughput": 0.0}, OptimizationGoal(target=OptimizationTarget.THROUGHPUT))
+
+
+def test_a_ranked_candidate_keeps_its_facts() -> None:
+    candidate = make_candidate(
+        candidate_id="one",
+        branch="agg",
+        number=0,
+        sample={"used_gpus": 1},
+        report={"output_throughput_tok_s": 2.0},
+        goal=OptimizationGoal(target=OptimizationTarget.THROUGHPUT),
+        facts={"backend_version": "1"},
+    )
+    listed = ranked(candidate)
+    assert (listed.score, listed.facts) == (2.0, {"backend_version": "1"})
 
 
 def test_tallies_are_summed_by_name_and_by_cause() -> None:
