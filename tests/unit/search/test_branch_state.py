@@ -221,6 +221,20 @@ def test_a_success_among_the_last_in_flight_keeps_a_branch_going() -> None:
     assert (state.phase, state.wanted) == (Phase.ASKING, 2)
 
 
+@pytest.mark.parametrize(
+    ("asked", "round_", "found"),
+    [("", 1, 0), ("a", 1, 1), ("ab", 1, 2), ("abc", 2, 1), ("abcd", 2, 2)],
+)
+def test_a_concluded_branch_ends_in_the_round_that_was_last_asked(
+    asked: str, round_: int, found: int
+) -> None:
+    state = RoundsState(per_round=2, max_rounds=3)
+    one_by_one(state, asked)
+    state.conclude()
+    assert (state.phase, state.round) == (Phase.CONVERGED, round_)
+    assert state.unique_successes == found
+
+
 def test_what_others_conclude_is_no_giving_up() -> None:
     state = ContinuousState(per_round=1, max_rounds=1, parallel=1, batch=1)
     state.suggested(["a"])
