@@ -19,6 +19,7 @@ from tenacity import (
     stop_after_delay,
     wait_exponential_jitter,
 )
+from tenacity.wait import wait_base
 
 from schemas.daemon import Problem, SweepDetail, SweepSubmission, SweepSummary
 from schemas.lifecycle import SWEEP_EVENT, SweepEvent
@@ -51,7 +52,7 @@ _PAGE: Final = 1000
 """Sweeps in one answer."""
 _STREAM_TIMEOUT: Final = httpx.Timeout(30.0, connect=5.0, read=60.0)
 """A stream says several times in a minute that it lives."""
-PAUSES: Final = wait_exponential_jitter(multiplier=0.2, max=5.0, jitter=0.2)
+_PAUSES: Final = wait_exponential_jitter(multiplier=0.2, max=5.0, jitter=0.2)
 _ON_THE_WAY: Final = (
     httpx.ReadTimeout,
     httpx.WriteTimeout,
@@ -81,9 +82,11 @@ class DaemonClient:
         url: the address of the daemon, with http:// or https://.
         token: opens it; none: that which a daemon of this user's has left in a file, if any.
         submit_timeout: how long each part of a submission may take.
+        pauses: between two attempts at what was not answered.
 
     Attributes:
         url: without a slash at its end.
+        pauses: see above.
     """
 
     def __init__(
@@ -92,9 +95,11 @@ class DaemonClient:
         token: str | None = None,
         *,
         submit_timeout: httpx.Timeout = _SUBMIT_TIMEOUT,
+        pauses: wait_base = _PAUSES,
     ) -> None:
         self.url = url.rstrip("/")
         self._submit_timeout = submit_timeout
+        self.pauses = pauses
         self._http = httpx.Client(
             headers={} if token is None else {"Authorization": f"Bearer {token}"},
             auth=_OwnToken() if token is None else None,
@@ -156,7 +161,7 @@ class DaemonClient:
         # It may be starting again, so that nobody there is worth another try, too.
         again = Retrying(
             retry=retry_if_exception_type(DaemonSilentError),
-            wait=PAUSES,
+            wait=self.pauses,
             stop=_SUBMIT_AGAIN,
             reraise=True,
         )

@@ -10,7 +10,7 @@ from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_aft
 
 from schemas.lifecycle import SweepEvent, SweepFailed, SweepPaused
 from spica_async.errors import SpicaError
-from spica_async.service.client import PAUSES, DaemonClient, DaemonSilentError
+from spica_async.service.client import DaemonClient, DaemonSilentError
 from spica_async.service.port import UnreadableEvent
 
 _ATTEMPTS: Final = 16
@@ -68,7 +68,7 @@ class _Following:
         self._events: Iterator[SweepEvent | UnreadableEvent] | None = None
         self._again = Retrying(
             retry=retry_if_exception_type(DaemonSilentError),
-            wait=PAUSES,
+            wait=client.pauses,
             # Not by time: what is waited for may happen only after hours.
             stop=stop_after_attempt(_ATTEMPTS),
             before_sleep=self._report,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
 from support.broker import VirtualHost
 from support.faults.check import check_exact, check_nothing_is_left
 from support.faults.fates import Fate, Fates, until
@@ -36,6 +37,8 @@ async def test_the_broker_is_killed_and_started_again(
     await check_nothing_is_left(workers, broker_vhost, "sweep")
 
 
+# A kill, above, is the harder end.
+@pytest.mark.slow
 async def test_the_broker_is_stopped_and_comes_back_while_replays_run(
     broker_vhost: VirtualHost, workers: Workers, fates: Fates, tmp_path: Path
 ) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx2 as httpx
 from support.fake_control import FakeControl
+from tenacity import wait_random
 
 from spica_async.config.submission import ANY_FILE
 from spica_async.service.client import DaemonClient
@@ -61,4 +62,4 @@ def http_client(**options: Any) -> httpx.AsyncClient:
 
 def daemon_client(url: str, **options: Any) -> DaemonClient:
     """Likewise, as the commands have it."""
-    return DaemonClient(url, TOKEN, **options)
+    return DaemonClient(url, TOKEN, **{"pauses": wait_random(0, 0.01), **options})

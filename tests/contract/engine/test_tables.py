@@ -14,7 +14,13 @@ from spica_async.engine.tables import prepared_tables
 
 @pytest.mark.parametrize(
     "sample",
-    [agg(), agg(backend="sglang"), disagg(backend="trtllm"), minimax()],
+    [
+        agg(),
+        agg(backend="sglang"),
+        disagg(backend="trtllm"),
+        # Experts have tables of their own, which take seconds to read.
+        pytest.param(minimax(), marks=pytest.mark.slow),
+    ],
     ids=["agg", "sglang", "disagg", "moe"],
 )
 def test_prepared_tables_give_the_same_report_to_the_last_bit(sample: Sample) -> None:

@@ -134,7 +134,14 @@ def test_what_the_loader_cannot_read(replay: Replay, field: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "sample", [agg(), agg(**KV_ROUTER), disagg(**KV_ROUTER)], ids=["round_robin", "kv", "disagg"]
+    "sample",
+    [
+        agg(),
+        # The same again where blocks and their routing count, too: seconds each.
+        pytest.param(agg(**KV_ROUTER), marks=pytest.mark.slow),
+        pytest.param(disagg(**KV_ROUTER), marks=pytest.mark.slow),
+    ],
+    ids=["round_robin", "kv", "disagg"],
 )
 def test_inert_fields_change_nothing(replay: Replay, sample: Sample) -> None:
     # One rank, which is kept busy: whoever could be preferred would show.
