@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Protocol, get_args
 
+from schemas.results import SweepStatus
 from spica_async.storage.errors import StorageError
 
 
@@ -210,6 +211,9 @@ class StatusUpdate:
     managed: bool | None = None
     request_done: bool = False
 
+
+ENDED: Final = frozenset(get_args(SweepStatus)) - {"interrupted"}
+"""The statuses of sweeps that have come to their end by themselves."""
 
 REQUESTS: Final = ("pause", "cancel")
 """What the coordinator of a sweep can be asked to do."""

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import Final, get_args
+from typing import Final
 
 import structlog
 
-from schemas.results import SweepStatus
-from spica_async.journal.port import Journal, SweepTakenError, SweepUnknownError
+from spica_async.journal.port import ENDED, Journal, SweepTakenError, SweepUnknownError
 from spica_async.storage.errors import StorageError
 
-RETIRED: Final = (frozenset(get_args(SweepStatus)) - {"interrupted"}) | {"cancelled", "failed"}
+RETIRED: Final = ENDED | {"cancelled", "failed"}
 """The statuses of sweeps that are retired. What was paused or interrupted waits for somebody."""
 
 _AT_ONCE: Final = 500
@@ -25,7 +24,7 @@ log = structlog.get_logger(__name__)
 async def retire(journal: Journal, *, keep_days: float) -> int:
     """Remove the sweeps that ended before so many days, with their facts and events.
 
-    Each is a transaction of its own, so that whoever writes meanwhile hardly waits. Folders of
+    Each is a transaction of its own, so that others that write meanwhile hardly wait. Folders of
     results stay: they are the user's.
 
     Args:

@@ -29,6 +29,7 @@ from spica_async.journal import (
     SweepTakenError,
 )
 from spica_async.journal.opening import config_of
+from spica_async.journal.port import ENDED
 from spica_async.report.folder import new_sweep_id
 from spica_async.service.idle_sweeps import queue_idle_sweep, stop_idle_sweep
 from spica_async.service.jobs import new_sweep
@@ -49,7 +50,6 @@ from spica_async.service.runner import (
     set_or_late,
 )
 from spica_async.service.stored import (
-    ENDED,
     candidate_page,
     detail_of,
     running_detail,

@@ -21,15 +21,12 @@ from schemas.daemon import (
 )
 from schemas.goal import OptimizationGoal
 from schemas.journal import SWEEP_FACT, Ended, Stopped
-from schemas.results import CandidateRecord, SweepStatus
+from schemas.results import CandidateRecord
 from schemas.summary import ListedSweep
 from spica_async.errors import SpicaError, file_problem
 from spica_async.journal import Journal, SweepRow
 from spica_async.processes.threads import DaemonThreads, in_threads
 from spica_async.service.watch import SweepWatch
-
-ENDED: Final = frozenset(get_args(SweepStatus)) - {"interrupted"}
-"""The statuses of sweeps that have come to their end."""
 
 _STATES: Final = frozenset(get_args(StoredState))
 _CONFIG: TypeAdapter[dict[str, JsonValue]] = TypeAdapter(dict[str, JsonValue])

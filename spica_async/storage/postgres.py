@@ -13,7 +13,7 @@ from sqlalchemy import ColumnElement, Connection, Double, NullPool, cast, extrac
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from spica_async.errors import InputError
+from spica_async.errors import InputError, file_problem
 from spica_async.storage.address import TLS_FILES, ServerAddress
 from spica_async.storage.database import ResultT
 from spica_async.storage.errors import (
@@ -153,7 +153,7 @@ class PostgresDatabase:
                 path.open("rb").close()
             except OSError as error:
                 raise InputError(
-                    f"{self.name}: {option} in the URL: {path}: {error.strerror}"
+                    f"{self.name}: {option} in the URL: {path}: {file_problem(error)}"
                 ) from error
 
     def check(self) -> None:

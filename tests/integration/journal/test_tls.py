@@ -83,9 +83,9 @@ async def test_a_server_without_tls(server: PostgresNode, database: str, pki: Pa
 @pytest.mark.parametrize(
     ("files", "words"),
     [
-        ({"sslrootcert": "none.pem"}, "sslrootcert in the URL: .*none.pem: No such file"),
-        ({"sslcert": "none.pem"}, "sslcert in the URL: .*none.pem: No such file"),
-        ({"sslcert": "client.pem", "sslkey": "no.key"}, "sslkey in the URL: .*: No such file"),
+        ({"sslrootcert": "none.pem"}, "sslrootcert in the URL: .*none.pem: no such file"),
+        ({"sslcert": "none.pem"}, "sslcert in the URL: .*none.pem: no such file"),
+        ({"sslcert": "client.pem", "sslkey": "no.key"}, "sslkey in the URL: .*: no such file"),
         ({"sslrootcert": "names"}, "sslrootcert .*in the URL: not in PEM format"),
         ({"sslcert": "names", "sslkey": "client.key"}, "sslcert .*in the URL: not in PEM format"),
         ({"sslcert": "client.pem", "sslkey": "server.key"}, "do not go together"),
