@@ -123,13 +123,7 @@ def check_trace(path: Path, *, block_size: int = BLOCK_SIZE) -> TraceFacts:
         is_normal = is_normal and text.is_plain
     if not requests:
         raise TraceError(path, None, "no requests in it; allowed: one JSON object a line")
-    if last - first > MOST_DAYS * _MS_PER_DAY:
-        raise TraceError(
-            path,
-            last_line,
-            f"arrives {(last - first) / _MS_PER_DAY:,.0f} days after the first request; allowed: "
-            f"{MOST_DAYS} days, with every timestamp and delay in ms and from one clock",
-        )
+    _check_span(path, last_line, last - first)
     return TraceFacts(
         path=path,
         sha256=digest.hexdigest(),
@@ -147,6 +141,17 @@ def check_trace(path: Path, *, block_size: int = BLOCK_SIZE) -> TraceFacts:
         delays_ms=delays,
         others=tuple(sorted(others)[:_MOST_OTHERS]),
     )
+
+
+def _check_span(path: Path, last_line: int, span_ms: float) -> None:
+    days = span_ms / _MS_PER_DAY
+    if days > MOST_DAYS:
+        raise TraceError(
+            path,
+            last_line,
+            f"arrives {days:,.0f} days after the first request; allowed: {MOST_DAYS} days, with"
+            " every timestamp and delay in ms and from one clock",
+        )
 
 
 def read_requests(path: Path, *, block_size: int = BLOCK_SIZE) -> Iterator[TraceRequest]:
