@@ -50,7 +50,6 @@ from spica_async.traces.check import check_trace
 
 _MOST_STEP_MS: Final = 50.0
 _GPUS: Final = 1152
-_ENDS: Final = ("completed", "exhausted", "stalled", "failed")
 
 console = Console(width=130, highlight=False)
 

@@ -6,7 +6,7 @@ counted by. It says nothing of goals, rounds or optimizers, so its report answer
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, JsonValue, SecretStr, field_serializer
 
@@ -134,6 +134,11 @@ class Measurement(MessageModel):
     detail: str | None = Field(default=None, description="one line for a person")
     build_seconds: float = Field(default=0.0, ge=0)
     replay_seconds: float = Field(default=0.0, ge=0)
+
+    @classmethod
+    def failed(cls, cause: Cause, detail: str) -> Self:
+        """The measurement of an evaluation that has failed."""
+        return cls(outcome="failed", cause=cause, detail=detail)
 
 
 class EvaluationResult(MessageModel):

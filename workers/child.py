@@ -82,7 +82,7 @@ def measure(evaluate: Callable[[EvaluationRequest], object], request: Evaluation
 
 
 def _failed(detail: str) -> str:
-    return Measurement(outcome="failed", cause="replay_error", detail=detail).model_dump_json()
+    return Measurement.failed("replay_error", detail).model_dump_json()
 
 
 def _one_line(error: BaseException) -> str:

@@ -240,7 +240,7 @@ class Handler:
             except UnavailableError as error:
                 if delivery_count < _LACKING_DELIVERIES:
                     raise
-                outcome = SlotOutcome(_failed(error.cause, str(error)), child_deaths=0)
+                outcome = SlotOutcome(Measurement.failed(error.cause, str(error)), child_deaths=0)
         return EvaluationResult(
             evaluation_id=request.evaluation_id,
             sweep_id=request.sweep_id,
@@ -280,9 +280,9 @@ class Handler:
         await slot.end()
         limited = f"this worker's own limit of {self._hard_limit_seconds:g} s"
         failure = (
-            _failed("child_died", f"no child was set up for it within {limited}")
+            Measurement.failed("child_died", f"no child was set up for it within {limited}")
             if deaths.setting_up
-            else _failed("time_limit", f"still ran after {limited}")
+            else Measurement.failed("time_limit", f"still ran after {limited}")
         )
         return SlotOutcome(failure, deaths.count)
 
@@ -306,7 +306,3 @@ class Handler:
 
 def _id(addressed: AddressedRequest) -> str:
     return addressed.request.evaluation_id
-
-
-def _failed(cause: Cause, detail: str) -> Measurement:
-    return Measurement(outcome="failed", cause=cause, detail=detail)

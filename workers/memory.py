@@ -34,10 +34,9 @@ class MemoryGuard:
         needed = self._estimate_bytes(load)
         if needed <= self._limit_bytes:
             return None
-        return Measurement(
-            outcome="failed",
-            cause="resource_limited",
-            detail=f"{readable(load.requests)} requests with {readable(load.total_tokens)} tokens"
+        return Measurement.failed(
+            "resource_limited",
+            f"{readable(load.requests)} requests with {readable(load.total_tokens)} tokens"
             f" need about {mebibytes(needed)} of memory, a slot here has"
             f" {mebibytes(self._limit_bytes)}",
         )

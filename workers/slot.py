@@ -11,7 +11,7 @@ import structlog
 from pydantic import ValidationError
 
 from schemas.envelope import MAX_MESSAGE_BYTES
-from schemas.messages import Cause, EvaluationRequest, Measurement
+from schemas.messages import EvaluationRequest, Measurement
 from spica_async.engine.own_files import own_settings
 from spica_async.processes.child import (
     Child,
@@ -144,10 +144,10 @@ class Slot:
                 measurement = await self._measure(child, request, clock.start())
                 self._enter(SlotState.IDLE)
             except _TimeLimitError as limit:
-                measurement = _failed("time_limit", str(limit))
+                measurement = Measurement.failed("time_limit", str(limit))
                 await self._end_child(self._settings.term_grace_seconds)
             except ChildOutgrownError as outgrown:
-                measurement = _failed("resource_limited", str(outgrown))
+                measurement = Measurement.failed("resource_limited", str(outgrown))
                 await self._end_child(grace_seconds=0)
             except ChildDiedError as death:
                 deaths.count += 1
@@ -156,7 +156,7 @@ class Slot:
                 if deaths.count < MAX_CHILD_DEATHS:
                     continue
                 detail = f"{deaths.count} children died; the last: it {death}"
-                measurement = _failed("child_died", detail)
+                measurement = Measurement.failed("child_died", detail)
             finally:
                 clock.stop()
                 watch.cancel()
@@ -280,10 +280,6 @@ class Slot:
     def _count_death(self, child: Child, why: str) -> None:
         self.statistics.child_deaths += 1
         self._log.warning("worker.child_died", pid=child.pid, why=why)
-
-
-def _failed(cause: Cause, detail: str) -> Measurement:
-    return Measurement(outcome="failed", cause=cause, detail=detail)
 
 
 def _environment(settings: ChildSettings) -> dict[str, str]:

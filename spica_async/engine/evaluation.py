@@ -145,7 +145,7 @@ def evaluate(request: EvaluationRequest, *, prepared: bool = True) -> Measuremen
     started = time.perf_counter()
     problem = _misnamed_model(request)
     if problem is not None:
-        return Measurement(outcome="failed", cause="model_unavailable", detail=problem)
+        return Measurement.failed("model_unavailable", problem)
     try:
         arguments = replay_arguments(request.sample, request.sla, prepared=prepared)
     except ShapeRejectedError as error:

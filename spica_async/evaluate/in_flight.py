@@ -382,7 +382,7 @@ def _of_this_model(
         f"worker {result.worker} does not say that it has replayed the model's files: it is of an"
         " older version, which knows models by their names alone"
     )
-    failure = Measurement(outcome="failed", cause="model_unavailable", detail=detail)
+    failure = Measurement.failed("model_unavailable", detail)
     return result.model_copy(update={"measurement": failure})
 
 

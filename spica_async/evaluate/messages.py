@@ -100,7 +100,7 @@ def failed_result(evaluation_id: str, sweep_id: str, cause: Cause, detail: str) 
         evaluation_id=evaluation_id,
         sweep_id=sweep_id,
         worker=UNKNOWN_WORKER,
-        measurement=Measurement(outcome="failed", cause=cause, detail=detail),
+        measurement=Measurement.failed(cause, detail),
         wall_seconds=0.0,
     )
 
