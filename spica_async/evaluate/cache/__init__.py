@@ -1,8 +1,7 @@
 """What sweeps have measured, kept to answer later sweeps that ask the same."""
 
 from spica_async.evaluate.cache.key import cache_key, is_noisy
-from spica_async.evaluate.cache.opening import opened
-from spica_async.evaluate.cache.place import cache_place, user_cache_file
+from spica_async.evaluate.cache.opening import cache_place, opened, user_cache_file
 from spica_async.evaluate.cache.port import (
     Cached,
     CacheStats,
