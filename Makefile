@@ -94,7 +94,7 @@ format: setup ## Let ruff put the code in order.
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-schemas: setup ## Write the JSON Schemas and the AsyncAPI document anew.
+schemas: setup ## Write the JSON Schemas anew.
 	$(BIN)/python -m schemas.generate
 
 lock: $(UV) ## Resolve the dependencies anew into requirements.lock.

@@ -1,4 +1,4 @@
-"""Writes the JSON Schemas and the AsyncAPI document of what programs exchange.
+"""Writes the JSON Schemas of what programs exchange.
 
 Run it as `python -m schemas.generate`.
 """
@@ -11,7 +11,6 @@ from typing import Final
 
 from pydantic import BaseModel
 
-from schemas.asyncapi import asyncapi_text
 from schemas.config import SmartSearchConfig
 from schemas.control import RollCalled, SweepCancelled
 from schemas.daemon import SweepCommandAnswered, SweepCommanded
@@ -21,7 +20,6 @@ from schemas.messages import EvaluationCompleted, EvaluationRequested
 from schemas.results import CandidateRecord, SweepResult
 
 FOLDER: Final = Path(__file__).parent / "json"
-ASYNCAPI_PATH: Final = Path(__file__).parents[1] / "docs" / "asyncapi.json"
 PUBLISHED: Final[tuple[type[BaseModel], ...]] = (
     SmartSearchConfig,
     EvaluationRequested,
@@ -51,11 +49,10 @@ def schema_path(model: type[BaseModel]) -> Path:
 
 
 def main() -> None:
-    """Write every published schema, and the document that refers to them."""
+    """Write every published schema."""
     FOLDER.mkdir(exist_ok=True)
     for model in PUBLISHED:
         schema_path(model).write_text(schema_text(model), encoding="utf-8")
-    ASYNCAPI_PATH.write_text(asyncapi_text(), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Annotated, Final, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter
 
 from schemas.base import MessageModel
 from schemas.results import CandidateRecord, RankedCandidate, SweepResult
-
-TYPE_PREFIX: Final = "spica."
-TYPE_SUFFIX: Final = ".v1"
 
 
 class SweepSubmitted(MessageModel):
@@ -122,7 +119,7 @@ class SweepEvent(MessageModel):
         return cls(
             id=f"{sweep_id}/{number}",
             source=f"spica/sweep/{sweep_id}",
-            type=f"{TYPE_PREFIX}{data.kind}{TYPE_SUFFIX}",
+            type=f"spica.{data.kind}.v1",
             subject=sweep_id,
             sequence=number,
             data=data,
