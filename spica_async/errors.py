@@ -16,10 +16,6 @@ class SpicaError(Exception):
     """Something went wrong that a person can understand and act on."""
 
 
-class BusAwayError(SpicaError):
-    """The broker was away for too long. Worth trying again once it is back."""
-
-
 class InputError(SpicaError):
     """What was given cannot be searched; the message names the field, line or file."""
 

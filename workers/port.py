@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import ClassVar, Protocol
 
 from schemas.messages import Cause, EvaluationRequest, Measurement, TraceLoad
+from spica_async.errors import SpicaError
 
 
 class UnavailableError(Exception):
@@ -20,8 +21,11 @@ class UnavailableError(Exception):
     cause: ClassVar[Cause]
 
 
-class ChildStartError(Exception):
+class ChildStartError(SpicaError):
     """A child could not be brought to take requests."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(f"no replay can be started: {problem}")
 
 
 MAX_CHILD_DEATHS = 3

@@ -14,12 +14,10 @@ import socket
 import structlog
 
 from spica_async.bus.address import BrokerAddress
-from spica_async.bus.port import Bus, BusError
+from spica_async.bus.port import Bus
 from spica_async.bus.rabbitmq import BusState, RabbitBus
 from spica_async.bus.topology import declare, requests_queue
-from spica_async.errors import SpicaError, first_cause
 from spica_async.processes.stopping import Interrupts
-from workers.port import ChildStartError
 from workers.settings import WorkerOptions
 from workers.supervisor import Supervisor
 
@@ -36,20 +34,7 @@ def run_program(address: BrokerAddress, options: WorkerOptions) -> int:
         SpicaError: the broker cannot be reached or refuses, or no child can be started.
     """
     interrupts = Interrupts()
-    try:
-        asyncio.run(_work(address, options, interrupts))
-    except asyncio.CancelledError:
-        return interrupts.exit_code
-    except BusError as error:
-        raise SpicaError(str(error)) from error
-    except BaseExceptionGroup as group:
-        cause = first_cause(group)
-        if isinstance(cause, ChildStartError):
-            raise SpicaError(f"no replay can be started: {cause}") from group
-        if isinstance(cause, BusError):
-            raise SpicaError(str(cause)) from group
-        raise
-    return 0
+    return interrupts.run(_work(address, options, interrupts))
 
 
 async def run_worker(bus: Bus, options: WorkerOptions, stop: asyncio.Event) -> None:

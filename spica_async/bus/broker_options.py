@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from schemas.config import SmartSearchConfig
 from spica_async.bus.address import BrokerAddress
 from spica_async.bus.limits import HOLD_MARGIN_SECONDS
-from spica_async.bus.port import Bus, BusError, BusUnavailableError
+from spica_async.bus.port import Bus, BusError
 from spica_async.bus.rabbitmq import RabbitBus
 from spica_async.bus.rabbitmq.state import OnState
-from spica_async.errors import BusAwayError, InputError, SpicaError
+from spica_async.errors import InputError
 from spica_async.traces.sources import DEFAULT_SCHEMES, is_chained, scheme_of
 
 
@@ -72,17 +72,12 @@ class BrokerOptions:
 
 @contextmanager
 def broker_errors(address: BrokerAddress) -> Iterator[None]:
-    """Translate the errors of a bus into ours, which name the broker.
-
-    Raises:
-        SpicaError: in place of each `BusError`; a `BusAwayError` where it is worth trying again.
-    """
+    """Have each `BusError` name the broker."""
     try:
         yield
     except BusError as error:
         why = str(error).removeprefix(f"{address}: ")
-        kind = BusAwayError if isinstance(error, BusUnavailableError) else SpicaError
-        raise kind(f"{address}: {why}") from error
+        raise type(error)(f"{address}: {why}") from error
 
 
 @asynccontextmanager
@@ -102,7 +97,7 @@ async def connected(
         on_state: called with every change of the bus's state.
 
     Raises:
-        SpicaError: no connection came about.
+        BusError: no connection came about.
     """
     async with AsyncExitStack() as stack:
         with broker_errors(address):

@@ -14,11 +14,12 @@ from enum import StrEnum
 from typing import Protocol, TypeVar
 
 from schemas.envelope import MAX_MESSAGE_BYTES
+from spica_async.errors import SpicaError
 
 ItemT_co = TypeVar("ItemT_co", covariant=True)
 
 
-class BusError(Exception):
+class BusError(SpicaError):
     """Something that the bus refused or could not do."""
 
 

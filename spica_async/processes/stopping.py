@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from enum import StrEnum
 from typing import Any, Final
 
+from spica_async.errors import first_cause
 from spica_async.states import moved
 
 
@@ -90,6 +91,20 @@ class Interrupts:
     def __init__(self, stop: Stop | None = None) -> None:
         self.stop = stop or Stop()
         self.exit_code = 0
+
+    def run(self, work: Coroutine[Any, Any, None]) -> int:
+        """Run a program's work, which calls `listen`, in a loop of its own.
+
+        Returns:
+            The exit code.
+        """
+        try:
+            asyncio.run(work)
+        except asyncio.CancelledError:
+            return self.exit_code
+        except BaseExceptionGroup as group:
+            raise first_cause(group) from group
+        return 0
 
     def listen(self, *numbers: signal.Signals) -> None:
         """Take these signals from now on, on behalf of the current task.

@@ -12,7 +12,7 @@ import structlog
 from schemas.journal import Ended, Started, Stopped, SweepFact
 from schemas.results import SweepResult
 from spica_async.bus.port import Bus, BusError, BusUnavailableError
-from spica_async.errors import BusAwayError, SpicaError, causes, first_cause
+from spica_async.errors import SpicaError, causes, first_cause
 from spica_async.evaluate import Earlier, Evaluations, Share
 from spica_async.evaluate.fleet import Fleet, FleetView
 from spica_async.evaluate.reuse import Reuse
@@ -130,8 +130,8 @@ class SweepRun:
             spent_seconds: seconds that the sweep has run for until now, the planning included.
 
         Raises:
-            BusAwayError: if the bus was away for longer than it is patient.
-            SpicaError: if the bus or the journal failed, or the results cannot be written.
+            BusUnavailableError: the bus was away for longer than it is patient.
+            SpicaError: the bus or the journal failed, or the results cannot be written.
         """
         self._began = asyncio.get_running_loop().time()
         self._spent_seconds = spent_seconds
@@ -140,14 +140,12 @@ class SweepRun:
             for branch in self._branches.branches:
                 self._observers.progressed(branch)
             return await self._conduct(bus, companion or nullcontext())
-        except* (BusError, SpicaError) as failures:
+        except* SpicaError as failures:
             failure = first_cause(failures)
-        if isinstance(failure, SpicaError):
+        if not isinstance(failure, BusError):
             raise failure
-        kind = BusAwayError if isinstance(failure, BusUnavailableError) else SpicaError
-        raise kind(
-            f"{failure}; what was found, if anything, is in {self.sweep.folder}"
-        ) from failure
+        where = f"what was found, if anything, is in {self.sweep.folder}"
+        raise type(failure)(f"{failure}; {where}") from failure
 
     def _elapsed(self) -> float:
         """Seconds that the sweep has run for."""
@@ -311,6 +309,6 @@ def _why(failure: BaseException) -> str:
     """The reason of the end of a sweep that something has broken off."""
     if isinstance(failure, asyncio.CancelledError):
         return "it broke off"
-    if isinstance(failure, SpicaError | BusError):
+    if isinstance(failure, SpicaError):
         return str(failure)
     return f"unexpected {type(failure).__name__}: {failure}"

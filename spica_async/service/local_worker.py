@@ -9,9 +9,8 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 import structlog
 
 from spica_async.bus.broker_options import BrokerOptions, connected
-from spica_async.bus.port import Bus, BusError
+from spica_async.bus.port import Bus
 from spica_async.errors import SpicaError, causes, first_cause
-from workers.port import ChildStartError
 from workers.program import run_worker
 from workers.settings import ChildSettings, WorkerOptions, default_name
 from workers.traces import TraceCache
@@ -90,10 +89,7 @@ async def _work(bus: Bus, worker: WorkerOptions, stop: asyncio.Event) -> None:
         await run_worker(bus, worker, stop)
     except Exception as error:
         cause = first_cause(error)
-        if isinstance(cause, ChildStartError):
-            what = "no replay could be started"
-        elif isinstance(cause, SpicaError | BusError):
-            what = "the worker in this process failed"
-        else:
+        if not isinstance(cause, SpicaError):
             raise
+        what = "the worker in this process failed"
         raise SpicaError(f"{what}: {cause}; see {worker.children.log_folder}") from error

@@ -17,12 +17,11 @@ import structlog
 
 from spica_async.bus.broker_options import connected
 from spica_async.bus.memory import MemoryBus
-from spica_async.bus.port import Bus, BusError
+from spica_async.bus.port import Bus
 from spica_async.bus.rabbitmq.state import BusState, OnState
 from spica_async.bus.topology import declare, requests_queue
 from spica_async.config.submission import LocalFiles
 from spica_async.engine.versions import engine_fingerprint
-from spica_async.errors import SpicaError, first_cause
 from spica_async.evaluate.cache import cache_place
 from spica_async.evaluate.cache import opened as opened_cache
 from spica_async.journal.opening import JournalOptions, opened
@@ -92,18 +91,7 @@ def run_daemon(options: DaemonOptions, say: Say) -> int:
     sys.setswitchinterval(_SWITCH_SECONDS)
     # What is imported lasts: to look through all of it for cycles holds the loop up for 60 ms.
     gc.freeze()
-    try:
-        asyncio.run(_run(options, interrupts, say))
-    except asyncio.CancelledError:
-        return interrupts.exit_code
-    except BusError as error:
-        raise SpicaError(str(error)) from error
-    except BaseExceptionGroup as group:
-        cause = first_cause(group)
-        if isinstance(cause, BusError):
-            raise SpicaError(str(cause)) from group
-        raise cause from group
-    return 0
+    return interrupts.run(_run(options, interrupts, say))
 
 
 async def _run(options: DaemonOptions, interrupts: Interrupts, say: Say) -> None:

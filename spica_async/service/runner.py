@@ -15,10 +15,10 @@ import structlog
 
 from schemas.config import SmartSearchConfig
 from spica_async.bus.broker_options import BrokerOptions
-from spica_async.bus.port import Bus
+from spica_async.bus.port import Bus, BusUnavailableError
 from spica_async.bus.rabbitmq.state import BusState
 from spica_async.config.inputs import Inputs, inputs_of
-from spica_async.errors import BusAwayError, SpicaError, first_cause, keep_traceback
+from spica_async.errors import SpicaError, first_cause, keep_traceback
 from spica_async.evaluate import FairTurns
 from spica_async.evaluate.cache import ResultCache
 from spica_async.evaluate.fleet import FleetView
@@ -277,7 +277,7 @@ class SweepRunner:
             self._postpone(sweep_id)
         except (StorageDamagedError, JournalConflictError) as error:
             await self._fail(sweep_id, str(error))
-        except (StorageError, BusAwayError) as error:
+        except (StorageError, BusUnavailableError) as error:
             log.warning("sweep.left", sweep=sweep_id, error=str(error))
             self._postpone(sweep_id)
         except SpicaError as error:

@@ -14,7 +14,7 @@ from support.jobs import new, resumed, run
 from schemas.journal import SWEEP_FACT, Stopped
 from spica_async.bus.memory import MemoryBus
 from spica_async.bus.port import BusUnavailableError, Message
-from spica_async.errors import BusAwayError, first_cause
+from spica_async.errors import first_cause
 from spica_async.journal.opening import JournalOptions, opened
 from spica_async.journal.sql import SqlJournal
 from spica_async.search.stopping import SweepStop
@@ -156,7 +156,7 @@ async def test_what_broke_off_a_search_is_written_down(
     with pytest.raises(ExceptionGroup) as caught:
         await run(job, bus)
     cause = first_cause(caught.value)
-    assert isinstance(cause, BusAwayError)
+    assert isinstance(cause, BusUnavailableError)
     assert str(cause).startswith("no answer for 600 s; what was found")
     async with opened(options) as journal:
         recorded = await journal.latest(job.sweep_id, ["stopped"])
