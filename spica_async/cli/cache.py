@@ -18,7 +18,8 @@ from spica_async.cli.prune import check_days
 from spica_async.errors import InputError, SpicaError
 
 if TYPE_CHECKING:
-    from spica_async.evaluate.cache import CacheStats, ResultCache
+    from spica_async.evaluate.cache import CacheStats
+    from spica_async.evaluate.cache.sql import SqlResultCache
 
 _DAY_SECONDS: Final = 24 * 3600.0
 
@@ -36,14 +37,14 @@ Journal = Annotated[
 
 def stats(*, journal: Journal = None, json: AsJson = False) -> None:
     """Show how much is kept, and how often it saved a replay."""
-    from spica_async.evaluate.cache import cache_place
+    from spica_async.evaluate.cache import CacheStats, cache_place
     from spica_async.storage.address import read_address
 
     place = cache_place(journal or None)
 
     async def look() -> CacheStats:
         async with _opened(place) as cache:
-            return await cache.stats()
+            return CacheStats() if cache is None else await cache.stats()
 
     found, name = asyncio.run(look()), str(read_address(place))
     if json:
@@ -74,6 +75,8 @@ def prune(
 
     async def remove() -> int:
         async with _opened(place) as cache:
+            if cache is None:
+                return 0
             return await cache.prune(
                 older_than_seconds=None if older_than is None else older_than * _DAY_SECONDS,
                 max_entries=max_entries,
@@ -85,17 +88,16 @@ def prune(
 
 
 @asynccontextmanager
-async def _opened(place: str | Path) -> AsyncIterator[ResultCache]:
-    """The cache; unlike that of a sweep, it raises what is wrong with it."""
+async def _opened(place: str | Path) -> AsyncIterator[SqlResultCache | None]:
+    """The cache, if there is one; unlike that of a sweep, it raises what is wrong with it."""
     from spica_async.cli.logs import log_warnings_to_stderr
-    from spica_async.evaluate.cache import NoCache
     from spica_async.evaluate.cache.files import identity
     from spica_async.evaluate.cache.sql import SqlResultCache
     from spica_async.storage.errors import StorageDamagedError, StorageError
 
     log_warnings_to_stderr()
     if isinstance(place, Path) and identity(place) is None:
-        yield NoCache()
+        yield None
         return
     try:
         async with SqlResultCache.open(place) as cache:

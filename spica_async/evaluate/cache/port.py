@@ -53,7 +53,7 @@ class CacheStats:
 
 
 class ResultCache(Protocol):
-    """Measurements by `cache_key`."""
+    """Measurements by `cache_key`, as a sweep uses them."""
 
     async def get(self, key: str) -> Cached | None:
         """What was measured: of several, the one whose output throughput is their lower median.
@@ -72,27 +72,6 @@ class ResultCache(Protocol):
                 `MAX_KEPT`, and else in place of the one before it.
         """
 
-    async def stats(self) -> CacheStats:
-        """What there is."""
-
-    async def prune(
-        self,
-        *,
-        older_than_seconds: float | None = None,
-        max_entries: int | None = None,
-        everything: bool = False,
-    ) -> int:
-        """Forget entries, those first that were not used for longest.
-
-        Args:
-            older_than_seconds: Forget what was not used for so long; None: nothing for its age.
-            max_entries: How many may stay; None: any number.
-            everything: Whether none may stay.
-
-        Returns:
-            How many were forgotten.
-        """
-
 
 class NoCache:
     """Knows nothing and keeps nothing; see `ResultCache`."""
@@ -103,20 +82,6 @@ class NoCache:
 
     async def put(self, key: str, measurement: Measurement, *, worker: str, noisy: bool) -> None:
         """See `ResultCache.put`."""
-
-    async def stats(self) -> CacheStats:
-        """See `ResultCache.stats`."""
-        return CacheStats()
-
-    async def prune(
-        self,
-        *,
-        older_than_seconds: float | None = None,  # noqa: ARG002  # the port's
-        max_entries: int | None = None,  # noqa: ARG002  # the port's
-        everything: bool = False,  # noqa: ARG002  # the port's
-    ) -> int:
-        """See `ResultCache.prune`."""
-        return 0
 
 
 def is_cacheable(measurement: Measurement) -> bool:

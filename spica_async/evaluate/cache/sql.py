@@ -209,7 +209,7 @@ class SqlResultCache:
         self._puts += 1
 
     async def stats(self) -> CacheStats:
-        """See `ResultCache.stats`.
+        """What there is.
 
         Raises:
             StorageError: if the database could not do it.
@@ -240,7 +240,17 @@ class SqlResultCache:
         max_entries: int | None = None,
         everything: bool = False,
     ) -> int:
-        """See `ResultCache.prune`; a file gives the room back where it can.
+        """Forget entries, those first that were not used for longest.
+
+        A file gives the room back where it can.
+
+        Args:
+            older_than_seconds: Forget what was not used for so long; None: nothing for its age.
+            max_entries: How many may stay; None: any number.
+            everything: Whether none may stay.
+
+        Returns:
+            How many were forgotten.
 
         Raises:
             StorageError: if the database could not do it.

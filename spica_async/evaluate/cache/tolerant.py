@@ -13,7 +13,7 @@ import structlog
 
 from schemas.messages import Measurement
 from spica_async.evaluate.cache.files import Identity, identity, set_aside
-from spica_async.evaluate.cache.port import Cached, CacheStats
+from spica_async.evaluate.cache.port import Cached
 from spica_async.evaluate.cache.sql import BUSY_SECONDS, SqlResultCache
 from spica_async.storage.address import FileAddress, read_address
 from spica_async.storage.errors import StorageDamagedError
@@ -88,27 +88,6 @@ class TolerantCache:
     async def put(self, key: str, measurement: Measurement, *, worker: str, noisy: bool) -> None:
         """See `ResultCache.put`."""
         await self._try(lambda cache: cache.put(key, measurement, worker=worker, noisy=noisy), None)
-
-    async def stats(self) -> CacheStats:
-        """See `ResultCache.stats`."""
-        return await self._try(lambda cache: cache.stats(), CacheStats())
-
-    async def prune(
-        self,
-        *,
-        older_than_seconds: float | None = None,
-        max_entries: int | None = None,
-        everything: bool = False,
-    ) -> int:
-        """See `ResultCache.prune`."""
-        return await self._try(
-            lambda cache: cache.prune(
-                older_than_seconds=older_than_seconds,
-                max_entries=max_entries,
-                everything=everything,
-            ),
-            0,
-        )
 
     async def _try(
         self, ask: Callable[[SqlResultCache], Awaitable[AnswerT]], otherwise: AnswerT

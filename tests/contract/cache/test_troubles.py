@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from support.cached_results import kept, measured, put
 from support.postgres import PostgresNode
 
-from spica_async.evaluate.cache import CacheStats, opened
+from spica_async.evaluate.cache import opened
 from spica_async.evaluate.cache import sql as sql_module
 from spica_async.evaluate.cache.files import alone, identity, set_aside
 from spica_async.evaluate.cache.sql import SqlResultCache
@@ -98,7 +98,8 @@ async def test_damage_that_shows_while_it_is_used_is_healed(
             assert set(found) <= {1.0, None}
         await put(cache, "new", 2.0)
         assert await kept(cache, "new") == 2.0
-        assert (await cache.stats()).entries == 1
+    async with SqlResultCache.open(path) as strict:
+        assert (await strict.stats()).entries == 1
     assert events(logged) == ["result_cache.failed", "result_cache.damaged"]
     assert path.with_name("results.sqlite3.damaged").stat().st_size == size
 
@@ -173,8 +174,6 @@ async def test_where_nothing_can_be_written_nothing_is_kept(tmp_path: Path, logg
         for _ in range(3):
             await put(cache, "k")
             assert await cache.get("k") is None
-        assert await cache.stats() == CacheStats()
-        assert await cache.prune(everything=True) == 0
     assert events(logged) == ["result_cache.failed"]
 
 
