@@ -7,6 +7,7 @@ and the configuration.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, fields
 from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue, TypeAdapter
@@ -68,8 +69,23 @@ class Proposed(MessageModel):
     sample: str = Field(description="digest of the sample's key")
 
 
-class OptimizerCosts(MessageModel):
-    """What the optimizer of a branch has done in this run so far; see `SamplerStats`."""
+@dataclass(slots=True)
+class SamplerStats:
+    """What a sampler has done so far, and what that took.
+
+    Attributes:
+        asks: Asks that were answered.
+        suggestions: Suggestions in those answers, stand-ins included.
+        stand_ins: Suggestions that a quasi-random draw had to make.
+        restarts: Optimizer processes started in place of one that failed.
+        recycled: Optimizer processes replaced because they had grown too large.
+        suggest_seconds: Wall time spent in asks, in seconds, given-up ones included.
+        start_seconds: Wall time from the start of each optimizer process until its libraries were
+            loaded, in seconds. Like the next two it counts from the first answer of a process on.
+        compile_seconds: Wall time that optimizer processes spent on tracing, lowering and
+            compiling, in and between asks, in seconds.
+        compile_wait_seconds: The part of it for which asks waited.
+    """
 
     asks: int = 0
     suggestions: int = 0
@@ -81,6 +97,12 @@ class OptimizerCosts(MessageModel):
     compile_seconds: float = 0.0
     compile_wait_seconds: float = 0.0
 
+    def add(self, other: SamplerStats) -> None:
+        """Count what another sampler has done in, as one that went before does."""
+        for field in fields(self):
+            name = field.name
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
 
 class Suggested(_Fact):
     """The branch has proposals: what is new among them will be evaluated."""
@@ -91,7 +113,7 @@ class Suggested(_Fact):
     instead: bool = Field(
         default=False, description="in place of duplicates among the suggestions before"
     )
-    costs: OptimizerCosts
+    costs: SamplerStats = Field(description="of the branch in this run so far")
 
 
 class Requested(_Fact):

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from spica_async.optimizer.port import Sampler, SamplerStats
+from schemas.journal import SamplerStats
+from spica_async.optimizer.port import Sampler
 from spica_async.optimizer.quasi_random import draw
 from spica_async.optimizer.types import Study, Suggestion, Trial
 from synthetic.contenders import open_contender

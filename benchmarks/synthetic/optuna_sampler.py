@@ -11,8 +11,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from schemas.journal import SamplerStats
 from spica_async.optimizer.assignments import accept
-from spica_async.optimizer.port import SamplerStats
 from spica_async.optimizer.types import Study, Suggestion, Trial
 from spica_async.processes.child import child_environment
 from spica_async.space.parameters import (

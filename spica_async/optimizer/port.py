@@ -3,46 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
 from typing import Protocol
 
+from schemas.journal import SamplerStats
 from spica_async.optimizer.types import Suggestion, Trial
 from spica_async.space.parameters import Assignment
-
-
-@dataclass(slots=True)
-class SamplerStats:
-    """What a sampler has done so far, and what that took.
-
-    Attributes:
-        asks: Asks that were answered.
-        suggestions: Suggestions in those answers, stand-ins included.
-        stand_ins: Suggestions that a quasi-random draw had to make.
-        restarts: Optimizer processes started in place of one that failed.
-        recycled: Optimizer processes replaced because they had grown too large.
-        suggest_seconds: Wall time spent in asks, in seconds, given-up ones included.
-        start_seconds: Wall time from the start of each optimizer process until its libraries were
-            loaded, in seconds. Like the next two it counts from the first answer of a process on.
-        compile_seconds: Wall time that optimizer processes spent on tracing, lowering and
-            compiling, in and between asks, in seconds.
-        compile_wait_seconds: The part of it for which asks waited.
-    """
-
-    asks: int = 0
-    suggestions: int = 0
-    stand_ins: int = 0
-    restarts: int = 0
-    recycled: int = 0
-    suggest_seconds: float = 0.0
-    start_seconds: float = 0.0
-    compile_seconds: float = 0.0
-    compile_wait_seconds: float = 0.0
-
-    def add(self, other: SamplerStats) -> None:
-        """Count what another sampler has done in, as one that went before does."""
-        for field in fields(self):
-            name = field.name
-            setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
 class Sampler(Protocol):

@@ -12,10 +12,10 @@ from typing import Self
 
 import structlog
 
+from schemas.journal import SamplerStats
 from spica_async.optimizer.assignments import accept, check_study
 from spica_async.optimizer.channel import DesignerChannel, DesignerFaultError
 from spica_async.optimizer.ledger import TrialLedger
-from spica_async.optimizer.port import SamplerStats
 from spica_async.optimizer.quasi_random import draw, draw_spread
 from spica_async.optimizer.types import Study, Suggestion, Trial
 from spica_async.optimizer.wire import AskRequest, Costs

@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from schemas.journal import Proposed
+from schemas.journal import Proposed, SamplerStats
 from schemas.results import ProposalSource
 from spica_async.optimizer.assignments import accept
 from spica_async.optimizer.neighbours import neighbours
-from spica_async.optimizer.port import Sampler, SamplerStats
+from spica_async.optimizer.port import Sampler
 from spica_async.optimizer.types import Suggestion, Trial
 from spica_async.space.branch import BranchSpace, Selection
 from spica_async.space.parameters import Assignment

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+from schemas.journal import SamplerStats
 from spica_async.optimizer.assignments import check_study
 from spica_async.optimizer.ledger import TrialLedger
-from spica_async.optimizer.port import SamplerStats
 from spica_async.optimizer.quasi_random import draw_spread
 from spica_async.optimizer.types import Study, Suggestion, Trial
 from spica_async.space.parameters import Assignment

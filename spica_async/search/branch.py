@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from schemas.config import SmartSearchConfig, SweepControl
-from schemas.journal import Measured, Suggested
+from schemas.journal import Measured, SamplerStats, Suggested
 from schemas.results import CandidateRecord
 from spica_async.judge.scoring import Candidate
 from spica_async.judge.verdict import Judged, judge, metrics_for_sampler, refuse
-from spica_async.optimizer.port import SamplerStats
 from spica_async.optimizer.proposals import Proposal, Verdicts
 from spica_async.plan.types import enumerable_points
 from spica_async.search.evaluation import Evaluation, Sampled

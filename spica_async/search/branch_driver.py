@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
-from schemas.journal import Concluded, Measured, Observed, OptimizerCosts, Requested, Suggested
+from schemas.journal import Concluded, Measured, Observed, Requested, Suggested
 from schemas.messages import EvaluationRequest, EvaluationResult
 from spica_async.engine.model_files import named_by_content
 from spica_async.evaluate import EvaluationGivenUpError, Evaluations
@@ -166,7 +166,7 @@ class BranchDriver:
             branch=self._mode,
             proposals=[one.as_proposed for one in suggestions],
             instead=instead,
-            costs=OptimizerCosts(**asdict(self.branch.stats)),
+            costs=replace(self.branch.stats),
         )
         taken = await self._log.record(fact, partial(self.branch.suggested, fact, suggestions))
         for evaluation in taken.new:

@@ -8,7 +8,6 @@ from typing import assert_never
 
 from schemas.journal import BranchFact, Concluded, Measured, Observed, Requested, Suggested
 from spica_async.errors import SpicaError
-from spica_async.optimizer.port import SamplerStats
 from spica_async.optimizer.proposals import Past, PastObserved, PastProposals, Proposal, proposal_of
 from spica_async.search.branch import Branch
 from spica_async.search.schedule.state import Observation
@@ -86,7 +85,7 @@ class BranchRestorer:
             if proposed.sample != sampled.digest:
                 raise ValueError(f"suggestion {proposed.number} means another sample by now")
         self._past.append(PastProposals([one.proposal for one in suggestions]))
-        self.branch.stats = SamplerStats(**fact.costs.model_dump())
+        self.branch.stats = fact.costs
         taken = self.branch.suggested(fact, suggestions)
         self._observe_later(taken.observations)
         self._duplicates = () if fact.instead else taken.duplicates

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from support.searching import Ledger
 
-from schemas.journal import BranchFact, Measured, Observed, OptimizerCosts, Suggested
+from schemas.journal import BranchFact, Measured, Observed, SamplerStats, Suggested
 from schemas.messages import EvaluationResult, Measurement, Sample
 from spica_async.optimizer.proposals import Proposal
 from spica_async.plan.types import SweepPlan
@@ -41,7 +41,7 @@ def all_broken(
             branch="agg",
             proposals=[sampled.as_proposed],
             instead=False,
-            costs=OptimizerCosts(),
+            costs=SamplerStats(),
         )
         (evaluation,) = branch.suggested(suggested, [sampled]).new
         result = EvaluationResult(

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from schemas.events import EvaluationStart, EvaluationStarted
-from schemas.journal import SweepFact
+from schemas.journal import SamplerStats, SweepFact
 from schemas.messages import (
     EVALUATION_COMPLETED,
     EvaluationCompleted,
@@ -28,7 +28,6 @@ from spica_async.bus.port import Bus, Delivery, Message, UnroutableError
 from spica_async.bus.topology import EVALUATION_STARTED_TOPIC, requests_queue
 from spica_async.evaluate import Evaluations, Fleet
 from spica_async.evaluate.fleet import FleetView
-from spica_async.optimizer.port import SamplerStats
 from spica_async.optimizer.proposals import EnumeratedProposer, Proposer, StudyProposer
 from spica_async.optimizer.types import Suggestion, Trial
 from spica_async.plan.types import SweepPlan

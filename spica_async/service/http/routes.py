@@ -9,7 +9,6 @@ from urllib.parse import urlencode
 import structlog
 from fastapi import APIRouter, Header, Query, Request
 from prometheus_client.exposition import choose_encoder
-from pydantic import BaseModel, TypeAdapter
 from starlette.responses import Response
 
 from schemas.daemon import CandidatePage, StoredState, SweepDetail, SweepSummary
@@ -25,7 +24,6 @@ from spica_async.service.port import MAX_NUMBER, MAX_PAGE, Control
 
 log = structlog.get_logger(__name__)
 
-_SUMMARIES: Final[TypeAdapter[list[SweepSummary]]] = TypeAdapter(list[SweepSummary])
 _BODY: Final[dict[str, Any]] = {
     "required": True,
     "content": {
@@ -74,16 +72,16 @@ def _add_submission(router: APIRouter, control: Control, settings: HttpSettings)
     @router.post(
         "/v1/sweeps",
         status_code=HTTPStatus.CREATED,
-        response_model=SweepSummary,
         responses=describe_problems(408, 413, 415, 422, 503),
         openapi_extra={"requestBody": _BODY},
     )
     async def submit(
         request: Request,
+        response: Response,
         priority: _Priority = None,
         use_cache: _UseCache = None,
         idempotency_key: _IdempotencyKey = None,
-    ) -> Response:
+    ) -> SweepSummary:
         """Take in a sweep, to be run in its turn; the same key makes no other one."""
         body, is_yaml = await read_body(request, seconds=settings.body_seconds)
         # The longest that is allowed takes seconds to read, in which others are to be answered.
@@ -97,77 +95,62 @@ def _add_submission(router: APIRouter, control: Control, settings: HttpSettings)
             use_cache=submission.use_cache,
             token=idempotency_key,
         )
-        where = {"Location": f"/v1/sweeps/{sweep.sweep_id}"}
-        return _json(sweep, HTTPStatus.CREATED, where)
+        response.headers["Location"] = f"/v1/sweeps/{sweep.sweep_id}"
+        return sweep
 
 
 def _add_queries(router: APIRouter, control: Control) -> None:
-    @router.get("/v1/sweeps", response_model=list[SweepSummary], responses=describe_problems(422))
+    @router.get("/v1/sweeps", responses=describe_problems(422))
     async def sweeps(
+        response: Response,
         state: Annotated[StoredState | None, Query()] = None,
         before: _Before = None,
         offset: _Offset = 0,
         limit: _Limit = MAX_PAGE,
-    ) -> Response:
+    ) -> list[SweepSummary]:
         """Some of the sweeps, or of those in one state, the latest submitted first.
 
         Where there are more, a `Link` leads to the next page: `<?...>; rel="next"`.
         """
         page = await control.sweeps(state, before=before, offset=offset, limit=limit)
-        headers = {}
         if page.next is not None:
             query = {"limit": limit, "before": page.next} | ({"state": state} if state else {})
-            headers["Link"] = f'<?{urlencode(query)}>; rel="next"'
-        # Made into bytes once, where FastAPI would make documents of the models first.
-        body = _SUMMARIES.dump_json(list(page.sweeps))
-        return Response(body, headers=headers, media_type="application/json")
+            response.headers["Link"] = f'<?{urlencode(query)}>; rel="next"'
+        return list(page.sweeps)
 
-    @router.get(
-        "/v1/sweeps/{sweep_id}", response_model=SweepDetail, responses=describe_problems(404)
-    )
-    async def sweep(sweep_id: str) -> Response:
+    @router.get("/v1/sweeps/{sweep_id}", responses=describe_problems(404))
+    async def sweep(sweep_id: str) -> SweepDetail:
         """One sweep, with its progress and its best candidates."""
-        return _json(await control.sweep(sweep_id))
+        return await control.sweep(sweep_id)
 
-    @router.get(
-        "/v1/sweeps/{sweep_id}/candidates",
-        response_model=CandidatePage,
-        responses=describe_problems(404, 422),
-    )
-    async def candidates(sweep_id: str, offset: _Offset = 0, limit: _Limit = 100) -> Response:
+    @router.get("/v1/sweeps/{sweep_id}/candidates", responses=describe_problems(404, 422))
+    async def candidates(sweep_id: str, offset: _Offset = 0, limit: _Limit = 100) -> CandidatePage:
         """Some of its candidates, in the order in which they were measured."""
-        return _json(await control.candidates(sweep_id, offset=offset, limit=limit))
+        return await control.candidates(sweep_id, offset=offset, limit=limit)
 
 
 def _add_orders(router: APIRouter, control: Control) -> None:
-    async def cancel(sweep_id: str) -> Response:
+    problems = describe_problems(404, 409)
+
+    @router.post("/v1/sweeps/{sweep_id}/cancel", responses=problems)
+    async def cancel(sweep_id: str) -> SweepSummary:
         """End it; what was found is kept, and only `resume` brings it back."""
-        return _json(await control.cancel(sweep_id))
+        return await control.cancel(sweep_id)
 
-    async def pause(sweep_id: str) -> Response:
+    @router.post("/v1/sweeps/{sweep_id}/pause", responses=problems)
+    async def pause(sweep_id: str) -> SweepSummary:
         """Stop it until it is resumed."""
-        return _json(await control.pause(sweep_id))
+        return await control.pause(sweep_id)
 
-    async def resume(sweep_id: str) -> Response:
+    @router.post("/v1/sweeps/{sweep_id}/resume", responses=problems)
+    async def resume(sweep_id: str) -> SweepSummary:
         """Queue it again, if it was stopped, has failed or was interrupted."""
-        return _json(await control.resume(sweep_id))
+        return await control.resume(sweep_id)
 
-    for order in (cancel, pause, resume):
-        router.post(
-            f"/v1/sweeps/{{sweep_id}}/{order.__name__}",
-            response_model=SweepSummary,
-            responses=describe_problems(404, 409),
-        )(order)
-
-    @router.delete(
-        "/v1/sweeps/{sweep_id}",
-        status_code=HTTPStatus.NO_CONTENT,
-        responses=describe_problems(404, 409),
-    )
-    async def remove(sweep_id: str) -> Response:
+    @router.delete("/v1/sweeps/{sweep_id}", status_code=HTTPStatus.NO_CONTENT, responses=problems)
+    async def remove(sweep_id: str) -> None:
         """Forget it, if it has ended or was stopped; its folder stays."""
         await control.remove(sweep_id)
-        return Response(status_code=HTTPStatus.NO_CONTENT)
 
 
 def _add_probes(router: APIRouter, control: Control, streams: Streams, metrics: Metrics) -> None:
@@ -200,10 +183,3 @@ def _add_probes(router: APIRouter, control: Control, streams: Streams, metrics: 
             ready
         )
         router.get(f"{prefix}/metrics", include_in_schema=shown)(show_metrics)
-
-
-def _json(
-    model: BaseModel, status: int = HTTPStatus.OK, headers: dict[str, str] | None = None
-) -> Response:
-    body = type(model).__pydantic_serializer__.to_json(model)
-    return Response(body, status, headers=headers, media_type="application/json")

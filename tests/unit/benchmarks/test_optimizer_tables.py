@@ -12,7 +12,7 @@ from synthetic.measuring import Ask, Record, Task
 from synthetic.records import Records, digest_of
 from synthetic.tables import goals
 
-from spica_async.optimizer.port import SamplerStats
+from schemas.journal import SamplerStats
 
 Part = Literal["quality", "speed", "memory"]
 

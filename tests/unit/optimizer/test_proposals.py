@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from schemas.config import SmartSearchConfig
-from spica_async.optimizer.port import SamplerStats
+from schemas.journal import SamplerStats
 from spica_async.optimizer.proposals import EnumeratedProposer, Proposal, StudyProposer
 from spica_async.optimizer.types import Suggestion, Trial
 from spica_async.space.branch import BranchSpace

@@ -11,9 +11,9 @@ import pytest
 from support.virtual_time import run_in_virtual_time
 
 from schemas.journal import (
-    OptimizerCosts,
     Proposed,
     Requested,
+    SamplerStats,
     Stopped,
     Suggested,
     SweepFact,
@@ -45,7 +45,7 @@ SUGGESTED = Suggested(
     at=0.0,
     branch="agg",
     proposals=[Proposed(number=0, source="list", index=0, sample="x")],
-    costs=OptimizerCosts(),
+    costs=SamplerStats(),
 )
 
 

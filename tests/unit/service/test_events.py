@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from support.commands import small_sweep
 
 from schemas.config import SmartSearchConfig
-from schemas.journal import OptimizerCosts, Proposed, Started, Stopped, Suggested, SweepFact
+from schemas.journal import Proposed, SamplerStats, Started, Stopped, Suggested, SweepFact
 from schemas.lifecycle import SWEEP_EVENT, CandidateMeasured, SweepEvent
 from schemas.results import CandidateRecord
 from spica_async.search.events.from_facts import EventsFromFacts
@@ -19,7 +19,7 @@ SUGGESTED = Suggested(
     at=0.0,
     branch="agg",
     proposals=[Proposed(number=0, source="list", index=0, sample="x")],
-    costs=OptimizerCosts(),
+    costs=SamplerStats(),
 )
 CONFIG = SmartSearchConfig.model_validate(small_sweep())
 
