@@ -1,49 +1,72 @@
-"""Composite knobs of the planner: their preset ids, what each expands to, and their dict keys."""
+"""Composite knobs of the planner: their fields, their preset ids and what each expands to."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Final
+from typing import Annotated, Final, Literal, get_args
 
-from pydantic import JsonValue
+from pydantic import Field, JsonValue
+
+from schemas.base import ConfigModel
 
 PresetFields = Mapping[str, JsonValue]
 PresetTable = Mapping[str, PresetFields]
+LoadPredictorFamily = Literal["constant", "arima", "prophet", "kalman"]
 
-SCALING_POLICY_KEYS: Final = (
-    "enable_throughput_scaling",
-    "enable_load_scaling",
-    "throughput_adjustment_interval_seconds",
-    "load_adjustment_interval_seconds",
-)
-FPM_SAMPLING_KEYS: Final = ("max_num_fpm_samples", "fpm_sample_bucket_size")
-LOAD_SENSITIVITY_KEYS: Final = ("load_scaling_down_sensitivity", "load_min_observations")
-LOAD_PREDICTOR_FAMILIES: Final = ("constant", "arima", "prophet", "kalman")
-# Fields that only one family of predictors reads; the defaults are the planner's own.
-LOAD_PREDICTOR_FAMILY_DEFAULTS: Final[Mapping[str, PresetFields]] = MappingProxyType(
+_Count = Annotated[int, Field(gt=0)]
+_Positive = Annotated[float, Field(gt=0)]
+
+
+class _ScalingPolicy(ConfigModel):
+    enable_throughput_scaling: bool
+    enable_load_scaling: bool
+    throughput_adjustment_interval_seconds: _Count
+    load_adjustment_interval_seconds: _Count
+
+
+class _FpmSampling(ConfigModel):
+    max_num_fpm_samples: _Count
+    fpm_sample_bucket_size: _Count
+
+
+class _LoadSensitivity(ConfigModel):
+    load_scaling_down_sensitivity: Annotated[int, Field(ge=0, le=100)]
+    load_min_observations: _Count
+
+
+class _LoadPredictor(ConfigModel):
+    load_predictor: LoadPredictorFamily
+    load_predictor_log1p: bool = False
+    prophet_window_size: _Count = 50
+    kalman_q_level: _Positive = 1.0
+    kalman_q_trend: _Positive = 0.1
+    kalman_r: _Positive = 10.0
+    kalman_min_points: _Count = 5
+
+
+# Fields that only one family of predictors reads.
+LOAD_PREDICTOR_DEFAULTS: Final[Mapping[str, PresetFields]] = MappingProxyType(
     {
-        "constant": {},
-        "arima": {},
-        "prophet": {"prophet_window_size": 50},
-        "kalman": {
-            "kalman_q_level": 1.0,
-            "kalman_q_trend": 0.1,
-            "kalman_r": 10.0,
-            "kalman_min_points": 5,
-        },
+        family: {
+            name: field.default
+            for name, field in _LoadPredictor.model_fields.items()
+            if name.startswith(f"{family}_")
+        }
+        for family in get_args(LoadPredictorFamily)
     }
 )
 
 
-def _table(keys: tuple[str, ...], rows: Mapping[str, tuple[JsonValue, ...]]) -> PresetTable:
+def _table(model: type[ConfigModel], rows: Mapping[str, tuple[JsonValue, ...]]) -> PresetTable:
+    keys = model.model_fields
     return MappingProxyType(
         {name: MappingProxyType(dict(zip(keys, row, strict=True))) for name, row in rows.items()}
     )
 
 
 SCALING_POLICIES: Final = _table(
-    SCALING_POLICY_KEYS,
+    _ScalingPolicy,
     {
         # Without a scaling loop the intervals time nothing; they are there for a full set of keys.
         "disabled": (False, False, 180, 5),
@@ -56,11 +79,11 @@ SCALING_POLICIES: Final = _table(
     },
 )
 FPM_SAMPLINGS: Final = _table(
-    FPM_SAMPLING_KEYS,
+    _FpmSampling,
     {"small": (32, 4), "default": (64, 16), "large": (128, 16), "fine": (128, 64)},
 )
 LOAD_SENSITIVITIES: Final = _table(
-    LOAD_SENSITIVITY_KEYS,
+    _LoadSensitivity,
     {"aggressive": (70, 3), "default": (80, 5), "conservative": (90, 8)},
 )
 LOAD_PREDICTORS: Final[PresetTable] = MappingProxyType(
@@ -94,6 +117,22 @@ LOAD_PREDICTORS: Final[PresetTable] = MappingProxyType(
         },
     }
 )
+COMPOSITE_PRESETS: Final[Mapping[str, PresetTable]] = MappingProxyType(
+    {
+        "planner_scaling_policy": SCALING_POLICIES,
+        "planner_fpm_sampling": FPM_SAMPLINGS,
+        "planner_load_sensitivity": LOAD_SENSITIVITIES,
+        "load_predictor_candidates": LOAD_PREDICTORS,
+    }
+)
+COMPOSITE_MODELS: Final[Mapping[str, type[ConfigModel]]] = MappingProxyType(
+    {
+        "planner_scaling_policy": _ScalingPolicy,
+        "planner_fpm_sampling": _FpmSampling,
+        "planner_load_sensitivity": _LoadSensitivity,
+        "load_predictor_candidates": _LoadPredictor,
+    }
+)
 
 
 def expand(entry: str | PresetFields, presets: PresetTable) -> dict[str, JsonValue]:
@@ -109,7 +148,7 @@ def expand_load_predictor(entry: str | PresetFields) -> dict[str, JsonValue]:
     """The predictor's fields with its family's defaults, and none of another family's."""
     given = expand(entry, LOAD_PREDICTORS)
     family = str(given["load_predictor"])
-    defaults = LOAD_PREDICTOR_FAMILY_DEFAULTS[family]
+    defaults = LOAD_PREDICTOR_DEFAULTS[family]
     return {
         "load_predictor": family,
         "load_predictor_log1p": bool(given.get("load_predictor_log1p", False)),

@@ -16,14 +16,7 @@ from pydantic import (
 )
 
 from schemas.base import ConfigModel, FieldError, shown
-from schemas.presets import (
-    FPM_SAMPLINGS,
-    LOAD_PREDICTOR_FAMILIES,
-    LOAD_PREDICTORS,
-    LOAD_SENSITIVITIES,
-    SCALING_POLICIES,
-    PresetTable,
-)
+from schemas.presets import COMPOSITE_MODELS, COMPOSITE_PRESETS, LOAD_PREDICTOR_DEFAULTS
 
 DeploymentMode = Literal["agg", "disagg"]
 Backend = Literal["vllm", "sglang", "trtllm"]
@@ -58,14 +51,6 @@ SEARCH_CHOICES: Final[Mapping[str, tuple[int | float | str, ...]]] = MappingProx
         "disk_cache_hit_weight": (0.0, 0.25, 0.5),
     }
 )
-COMPOSITE_PRESETS: Final[Mapping[str, PresetTable]] = MappingProxyType(
-    {
-        "planner_scaling_policy": SCALING_POLICIES,
-        "planner_fpm_sampling": FPM_SAMPLINGS,
-        "planner_load_sensitivity": LOAD_SENSITIVITIES,
-        "load_predictor_candidates": LOAD_PREDICTORS,
-    }
-)
 ADMISSION_SCALARS: Final = (
     "active_decode_blocks_threshold",
     "active_prefill_tokens_threshold",
@@ -82,43 +67,6 @@ OFFLOAD_SCALARS: Final = (
 _Count = Annotated[int, Field(gt=0)]
 _Positive = Annotated[float, Field(gt=0)]
 _Fraction = Annotated[float, Field(gt=0, le=1)]
-
-
-class _ScalingPolicy(ConfigModel):
-    enable_throughput_scaling: bool
-    enable_load_scaling: bool
-    throughput_adjustment_interval_seconds: _Count
-    load_adjustment_interval_seconds: _Count
-
-
-class _FpmSampling(ConfigModel):
-    max_num_fpm_samples: _Count
-    fpm_sample_bucket_size: _Count
-
-
-class _LoadSensitivity(ConfigModel):
-    load_scaling_down_sensitivity: Annotated[int, Field(ge=0, le=100)]
-    load_min_observations: _Count
-
-
-class _LoadPredictor(ConfigModel):
-    load_predictor: Literal["constant", "arima", "prophet", "kalman"]
-    load_predictor_log1p: bool = False
-    prophet_window_size: _Count = 50
-    kalman_q_level: _Positive = 1.0
-    kalman_q_trend: _Positive = 0.1
-    kalman_r: _Positive = 10.0
-    kalman_min_points: _Count = 5
-
-
-COMPOSITE_MODELS: Final[Mapping[str, type[ConfigModel]]] = MappingProxyType(
-    {
-        "planner_scaling_policy": _ScalingPolicy,
-        "planner_fpm_sampling": _FpmSampling,
-        "planner_load_sensitivity": _LoadSensitivity,
-        "load_predictor_candidates": _LoadPredictor,
-    }
-)
 
 
 def _composite_entry(value: object, info: ValidationInfo) -> object:
@@ -367,5 +315,5 @@ def _check_predictor_fields(entry: Mapping[str, object]) -> None:
     family = entry["load_predictor"]
     for name in entry:
         owner = name.split("_", 1)[0]
-        if owner in LOAD_PREDICTOR_FAMILIES and owner != family:
+        if owner in LOAD_PREDICTOR_DEFAULTS and owner != family:
             raise ValueError(f"{name} has no effect on the {family} predictor")

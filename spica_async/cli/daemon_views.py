@@ -8,7 +8,7 @@ from typing import Final
 import typer
 from pydantic import TypeAdapter, ValidationError
 from rich.console import Group, RenderableType
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from schemas.daemon import SweepDetail, SweepSummary
@@ -109,10 +109,9 @@ def _goal(sweep: SweepDetail) -> OptimizationGoal | None:
 
 
 def _list_view(sweeps: Sequence[SweepSummary]) -> RenderableType:
-    table = Table()
-    for name in ("sweep", "state", "priority", "unique", "best", "target", "model", "hardware"):
-        table.add_column(name, justify="right" if name in ("priority", "best") else "left")
-    table.add_column("submitted")
+    priority, best = Column("priority", justify="right"), Column("best", justify="right")
+    rest = ("target", "model", "hardware", "submitted")
+    table = Table("sweep", "state", priority, "unique", best, *rest)
     for sweep in sweeps:
         table.add_row(
             sweep.sweep_id,
@@ -161,9 +160,7 @@ def _sweep_view(sweep: SweepDetail) -> RenderableType:
 
 
 def _branches_table(sweep: SweepDetail) -> Table:
-    table = Table()
-    for name in ("branch", "phase", "round", "unique", "suggestions", "in flight"):
-        table.add_column(name)
+    table = Table("branch", "phase", "round", "unique", "suggestions", "in flight")
     for branch in sweep.branches:
         table.add_row(
             branch.branch,

@@ -85,9 +85,7 @@ def _view(
         Standing.EXISTS: "this user may not declare it, and so not compare its arguments",
         Standing.MISSING: "make it with `spica-async topology declare`",
     }
-    table = Table(title=f"topology of {address}", title_justify="left")
-    for heading in ("", "name", "is", ""):
-        table.add_column(heading)
+    table = Table("", "name", "is", "", title=f"topology of {address}", title_justify="left")
     for finding in found:
         detail = advice.get(finding.standing, finding.detail)
         table.add_row(finding.kind, finding.name, finding.standing, Text(detail))

@@ -12,7 +12,7 @@ from pydantic_core import ErrorDetails
 
 from schemas.base import FieldError, shown
 from schemas.config import SmartSearchConfig
-from schemas.search_space import COMPOSITE_MODELS
+from schemas.presets import COMPOSITE_MODELS
 from spica_async.documents import MOST_BYTES, decode, dotted, parse_json, parse_yaml
 from spica_async.engine.model_files import packaged_models
 from spica_async.engine.model_folder import is_model_folder

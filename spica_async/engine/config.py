@@ -11,12 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from schemas.goal import SLATarget
-from schemas.presets import (
-    FPM_SAMPLING_KEYS,
-    LOAD_PREDICTOR_FAMILY_DEFAULTS,
-    LOAD_SENSITIVITY_KEYS,
-    SCALING_POLICY_KEYS,
-)
+from schemas.presets import COMPOSITE_MODELS
 from schemas.search_space import Role
 
 Arguments = dict[str, Any]
@@ -38,11 +33,7 @@ _OFFLOAD_BANDWIDTHS: Final[Mapping[str, str]] = {
 _ROUTER_WEIGHTS: Final = ("overlap_score_credit", "prefill_load_scale", "router_temperature")
 _OFFLOAD_ROUTER_WEIGHTS: Final = ("host_cache_hit_weight", "disk_cache_hit_weight")
 _PLANNER_FIELDS: Final = (
-    *SCALING_POLICY_KEYS,
-    *FPM_SAMPLING_KEYS,
-    *LOAD_SENSITIVITY_KEYS,
-    *("load_predictor", "load_predictor_log1p"),
-    *(name for family in LOAD_PREDICTOR_FAMILY_DEFAULTS.values() for name in family),
+    *(name for model in COMPOSITE_MODELS.values() for name in model.model_fields),
 )
 # Without these each replay opens ports and writes megabytes of HTML.
 _PLANNER_SILENCE: Final[Mapping[str, Any]] = {

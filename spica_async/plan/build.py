@@ -8,9 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from schemas.config import SmartSearchConfig
 from schemas.messages import TraceLoad
-from schemas.presets import expand
+from schemas.presets import COMPOSITE_PRESETS, expand
 from schemas.search_space import (
-    COMPOSITE_PRESETS,
     DeploymentMode,
     SearchSpace,
 )

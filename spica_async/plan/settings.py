@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from schemas.config import SmartSearchConfig
+from schemas.presets import COMPOSITE_PRESETS
 from schemas.search_space import (
     ADMISSION_SCALARS,
-    COMPOSITE_PRESETS,
     OFFLOAD_SCALARS,
     ROLES,
     SEARCH_CHOICES,

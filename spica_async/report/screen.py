@@ -176,16 +176,9 @@ class LiveDisplay(Display):
             yield broker_line(*self._bus, time.monotonic() - self._bus_since)
 
     def _table(self) -> Table:
-        table = Table(title=f"searching for {seconds(time.monotonic() - self._began)}", expand=True)
-        for column in (
-            "branch",
-            "round",
-            "unique",
-            "in flight",
-            "best so far",
-            "optimizer / replay",
-        ):
-            table.add_column(column)
+        title = f"searching for {seconds(time.monotonic() - self._began)}"
+        headings = ("branch", "round", "unique", "in flight", "best so far", "optimizer / replay")
+        table = Table(*headings, title=title, expand=True)
         for branch in self._branches.values():
             table.add_row(
                 branch.space.mode,

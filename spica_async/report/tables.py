@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from rich.console import Console, Group, RenderableType
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from schemas.goal import OptimizationGoal, OptimizationTarget, SLATarget
@@ -54,12 +54,8 @@ def plan_view(plan: SweepPlan) -> RenderableType:
         by_backend = ", ".join(
             f"{backend} {branch.pool.count(backend)}" for backend in branch.pool.backends
         )
-        table = Table(
-            title=f"{branch.mode}: {len(branch.pool)} parallel configurations ({by_backend})",
-            title_justify="left",
-        )
-        table.add_column("parameter")
-        table.add_column("values")
+        title = f"{branch.mode}: {len(branch.pool)} parallel configurations ({by_backend})"
+        table = Table("parameter", "values", title=title, title_justify="left")
         for parameter in branch.parameters:
             table.add_row(parameter.name, describe_parameter(parameter))
         for knob in (branch.backend, *branch.knobs):
@@ -87,16 +83,16 @@ def candidates_table(
     title: str, shown: Sequence[RankedCandidate], goal: OptimizationGoal
 ) -> RenderableType:
     """A row for each candidate: its objectives, its figures, and what sets it apart."""
-    table = Table(title=title, title_justify="left")
-    for target in goal.objectives:
-        table.add_column(TARGET_UNITS[target], justify="right")
-    for name in ("GPUs", "TTFT ms", "ITL ms", "tok/s"):
-        table.add_column(name, justify="right")
-    table.add_column("deployment")
-    samples = [candidate.config for candidate in shown]
-    described = _differences(samples)
-    for heading in described:
-        table.add_column(heading)
+    described = _differences([candidate.config for candidate in shown])
+    units = [TARGET_UNITS[target] for target in goal.objectives]
+    figures = [*units, "GPUs", "TTFT ms", "ITL ms", "tok/s"]
+    table = Table(
+        *(Column(name, justify="right") for name in figures),
+        "deployment",
+        *described,
+        title=title,
+        title_justify="left",
+    )
     for index, candidate in enumerate(shown):
         metrics = candidate.metrics
         table.add_row(

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 
 from pydantic import JsonValue
 
-from schemas.presets import SCALING_POLICIES, expand
+from schemas.presets import COMPOSITE_PRESETS, SCALING_POLICIES, expand
 from schemas.search_space import (
-    COMPOSITE_PRESETS,
     ROLES,
     SEARCH_CHOICES,
     Backend,

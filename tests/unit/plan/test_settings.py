@@ -10,7 +10,8 @@ import pytest
 from support.planning import FakeEngine, SteadyWindow, plan, refusal
 
 from schemas.messages import TraceLoad
-from schemas.search_space import COMPOSITE_PRESETS, SEARCH_CHOICES
+from schemas.presets import COMPOSITE_PRESETS
+from schemas.search_space import SEARCH_CHOICES
 from spica_async.engine.context import ContextExtension
 from spica_async.plan.describe import describe_parameter, describe_plan
 from spica_async.plan.types import SweepPlan

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from schemas.config import SmartSearchConfig
-from schemas.presets import LOAD_PREDICTORS
-from schemas.search_space import COMPOSITE_PRESETS
+from schemas.presets import COMPOSITE_PRESETS, LOAD_PREDICTORS
 
 POLICY = {
     "enable_throughput_scaling": True,

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from schemas.config import SmartSearchConfig
+from schemas.presets import COMPOSITE_PRESETS
 from schemas.search_space import (
     ADMISSION_SCALARS,
-    COMPOSITE_PRESETS,
     SEARCH_CHOICES,
     PinnedShape,
     SearchSpace,

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.config import SmartSearchConfig
-from schemas.search_space import COMPOSITE_PRESETS, SEARCH_CHOICES
+from schemas.presets import COMPOSITE_PRESETS
+from schemas.search_space import SEARCH_CHOICES
 from spica_async.space.branch import BranchSpace, Selection
 from spica_async.space.parameters import (
     CategoricalParameter,
