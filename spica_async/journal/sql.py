@@ -55,7 +55,6 @@ from spica_async.journal.tables import (
 from spica_async.storage.database import Database
 from spica_async.storage.errors import StorageDamagedError
 from spica_async.storage.opening import database_at, set_up
-from spica_async.storage.transactions import Transactions
 
 BUSY_SECONDS: Final = 10.0
 """How long others may hold what a verb needs."""
@@ -71,9 +70,8 @@ class SqlJournal:
         database: Has its tables; `open` connects it.
     """
 
-    def __init__(self, database: Database, transactions: Transactions) -> None:
+    def __init__(self, database: Database) -> None:
         self.database = database
-        self._transactions = transactions
 
     @classmethod
     @asynccontextmanager
@@ -92,8 +90,8 @@ class SqlJournal:
             StorageError: if it cannot be opened.
         """
         database = database_at(where, busy_seconds, holds="journal")
-        async with set_up(database, STEPS, version_table, busy_seconds) as transactions:
-            yield cls(database, transactions)
+        async with set_up(database, STEPS, version_table, busy_seconds):
+            yield cls(database)
 
     async def check_writable(self) -> None:
         """See `Journal.check_writable`."""
@@ -127,7 +125,7 @@ class SqlJournal:
             except IntegrityError as error:
                 raise SweepExistsError(f"there is a sweep {sweep.sweep_id} already") from error
 
-        await self._transactions.write(work)
+        await self.database.write(work)
 
     async def submitted_as(self, token: str) -> str | None:
         """See `Journal.submitted_as`."""
@@ -137,7 +135,7 @@ class SqlJournal:
 
     async def sweep(self, sweep_id: str) -> SweepRow:
         """See `Journal.sweep`."""
-        return await self._transactions.read(lambda connection: self._sweep(connection, sweep_id))
+        return await self.database.read(lambda connection: self._sweep(connection, sweep_id))
 
     async def sweeps(
         self,
@@ -194,7 +192,7 @@ class SqlJournal:
                 raise self._taken_error(connection, sweep_id)
             return last
 
-        return await self._transactions.write(work)
+        return await self.database.write(work)
 
     async def give_back(self, sweep_id: str, owner: str) -> None:
         """See `Journal.give_back`."""
@@ -220,7 +218,7 @@ class SqlJournal:
                 self._sweep(connection, sweep_id)
             return asked.rowcount == 1
 
-        return await self._transactions.write(work)
+        return await self.database.write(work)
 
     async def remove(self, sweep_id: str, *, only_from: Collection[str] | None = None) -> bool:
         """See `Journal.remove`."""
@@ -243,7 +241,7 @@ class SqlJournal:
                 connection.execute(delete(part).where(part.c.sweep_id == sweep_id))
             return True
 
-        return await self._transactions.write(work)
+        return await self.database.write(work)
 
     async def append(
         self,
@@ -295,7 +293,7 @@ class SqlJournal:
                     f"{row.last} and was {after}"
                 )
 
-        await self._transactions.write(work)
+        await self.database.write(work)
         return last
 
     async def facts(self, sweep_id: str, after: int = 0) -> AsyncIterator[RecordedFact]:
@@ -360,7 +358,7 @@ class SqlJournal:
         )
 
     async def _rows(self, statement: Executable) -> Sequence[Any]:
-        return await self._transactions.read(lambda connection: connection.execute(statement).all())
+        return await self.database.read(lambda connection: connection.execute(statement).all())
 
     async def _change(self, statement: Update) -> int:
         """Change rows in a transaction of its own; how many there were."""
@@ -368,7 +366,7 @@ class SqlJournal:
         def work(connection: Connection) -> int:
             return connection.execute(statement).rowcount
 
-        return await self._transactions.write(work)
+        return await self.database.write(work)
 
     async def _numbered(self, table: Table, sweep_id: str, after: int) -> AsyncIterator[Any]:
         """The facts or events of a sweep behind a number, in order, read page by page."""

@@ -16,7 +16,6 @@ from spica_async.storage.database import Database
 from spica_async.storage.errors import StorageBusyError, StorageVersionError
 from spica_async.storage.postgres import PostgresDatabase
 from spica_async.storage.sqlite import SqliteDatabase
-from spica_async.storage.transactions import Transactions
 
 _RETRY_SECONDS: Final = 0.05
 
@@ -45,7 +44,7 @@ def database_at(where: str | Path, busy_seconds: float, *, holds: str) -> Databa
 @asynccontextmanager
 async def set_up(
     database: Database, steps: Steps, version_table: Table, busy_seconds: float
-) -> AsyncIterator[Transactions]:
+) -> AsyncIterator[None]:
     """Connect a database and bring its tables up to date; it is closed when the context ends.
 
     Args:
@@ -58,33 +57,29 @@ async def set_up(
         StorageVersionError: if a newer version has written the tables.
         StorageError: if it cannot be done.
     """
-    transactions = Transactions(database)
     try:
         await with_files(database.prepare)
-        version = await _version(transactions, version_table, busy_seconds)
+        version = await _version(database, version_table, busy_seconds)
         if version < len(steps):
-
-            def work(connection: Connection) -> None:
-                database.keep_others_out(connection)
-                bring_up_to_date(connection, steps, version_table)
-
-            await transactions.change_tables(work)
+            await database.change_tables(
+                lambda connection: bring_up_to_date(connection, steps, version_table)
+            )
         if version > len(steps):
             raise StorageVersionError(
                 f"{database.name}: it is of version {version}, and this program "
                 f"knows none after {len(steps)}: open it with the newer spica-async that wrote it"
             )
-        yield transactions
+        yield
     finally:
         await database.dispose()
 
 
-async def _version(transactions: Transactions, version_table: Table, busy_seconds: float) -> int:
+async def _version(database: Database, version_table: Table, busy_seconds: float) -> int:
     clock = asyncio.get_running_loop().time
     until = clock() + busy_seconds
     while True:
         try:
-            return await transactions.read(lambda connection: version_of(connection, version_table))
+            return await database.read(lambda connection: version_of(connection, version_table))
         except StorageBusyError:
             # SQLite does not wait by itself where two are the first to open a file.
             if clock() > until:

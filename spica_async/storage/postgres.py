@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import os
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
 
 import asyncpg
-from sqlalchemy import ColumnElement, Connection, Double, NullPool, cast, extract, func
+from sqlalchemy import ColumnElement, Double, NullPool, cast, extract, func
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from spica_async.errors import InputError, file_problem
 from spica_async.storage.address import TLS_FILES, ServerAddress
-from spica_async.storage.database import ResultT
+from spica_async.storage.database import Database, ResultT, Work
 from spica_async.storage.errors import (
     StorageBusyError,
     StorageDamagedError,
@@ -26,7 +26,6 @@ from spica_async.storage.errors import (
 from spica_async.tls import TlsOptions, explained, tls_refusal
 
 _CONNECT_SECONDS: Final = 10.0
-_WRITERS: Final = 4
 # So that a host which vanishes in the middle of a transaction holds what that has locked for less
 # than its lease: our transactions wait for nobody but the server, and take milliseconds.
 _IDLE_SECONDS: Final = 10
@@ -66,14 +65,14 @@ _KINDS: Final[Sequence[tuple[str, type[StorageError]]]] = (
 )
 
 
-class PostgresDatabase:
+class PostgresDatabase(Database):
     """A database on a server; see `Database`."""
 
-    writers = _WRITERS
-    can_be_cut = True
+    WRITERS = 4
+    CAN_BE_CUT = True
 
     def __init__(self, address: ServerAddress, busy_seconds: float, *, holds: str) -> None:
-        self.name = f"{holds} {address}"
+        name = f"{holds} {address}"
         self._files = address.files
 
         async def connect(answer_seconds: float | None) -> Any:
@@ -86,17 +85,17 @@ class PostgresDatabase:
                     command_timeout=answer_seconds,
                 )
             except asyncpg.ClientConfigurationError as error:
-                raise InputError(f"{self.name}: {error}") from error
+                raise InputError(f"{name}: {error}") from error
             except ssl.SSLError as error:
                 if error.library not in _OF_FILES and _NO_PEM not in str(error):
                     raise
                 raise InputError(
-                    f"{self.name}: {' or '.join(TLS_FILES)} in the URL: not in PEM"
+                    f"{name}: {' or '.join(TLS_FILES)} in the URL: not in PEM"
                     f" format, or they do not go together ({explained(error)})"
                 ) from error
             except (ValueError, OverflowError):
                 # What the driver says of it may quote any part of it.
-                raise InputError(f"{self.name}: this URL cannot be used") from None
+                raise InputError(f"{name}: this URL cannot be used") from None
             # A transaction is on disk before it is acknowledged, whatever the server's settings.
             await connection.execute(
                 f"SET lock_timeout = {round(busy_seconds * 1000)};"
@@ -111,17 +110,16 @@ class PostgresDatabase:
             async_creator=partial(connect, busy_seconds + _CONNECT_SECONDS),
             # A connection may have been cut since it was last used.
             pool_pre_ping=True,
-            pool_size=_WRITERS + 1,
+            pool_size=self.WRITERS + 1,
         )
         # An index over years of sweeps is not made in seconds.
         self._changing = create_async_engine(
             "postgresql+asyncpg://", async_creator=partial(connect, None), poolclass=NullPool
         )
         self._reading = self._writing.execution_options(isolation_level="AUTOCOMMIT")
-        self.engine = self._writing.sync_engine
+        super().__init__(name, self._writing.sync_engine)
 
-    async def write(self, work: Callable[[Connection], ResultT]) -> ResultT:
-        """See `Database.write`."""
+    async def _write(self, work: Work[ResultT]) -> ResultT:
         try:
             async with self._writing.begin() as connection:
                 return await connection.run_sync(work)
@@ -132,13 +130,13 @@ class PostgresDatabase:
                 await self._writing.dispose()
             raise
 
-    async def change_tables(self, work: Callable[[Connection], ResultT]) -> ResultT:
-        """See `Database.change_tables`."""
+    async def _change_tables(self, work: Work[ResultT]) -> ResultT:
         async with self._changing.begin() as connection:
+            # Two cannot both make a table that is missing.
+            await connection.execute(func.pg_advisory_xact_lock(_TABLES_LOCK))
             return await connection.run_sync(work)
 
-    async def read(self, work: Callable[[Connection], ResultT]) -> ResultT:
-        """See `Database.read`."""
+    async def _read(self, work: Work[ResultT]) -> ResultT:
         async with self._reading.connect() as connection:
             return await connection.run_sync(work)
 
@@ -155,13 +153,6 @@ class PostgresDatabase:
                 raise InputError(
                     f"{self.name}: {option} in the URL: {path}: {file_problem(error)}"
                 ) from error
-
-    def check(self) -> None:
-        """See `Database.check`; the server does."""
-
-    def keep_others_out(self, connection: Connection) -> None:
-        """See `Database.keep_others_out`; two cannot both make a table that is missing."""
-        connection.execute(func.pg_advisory_xact_lock(_TABLES_LOCK))
 
     def now(self) -> ColumnElement[float]:
         """See `Database.now`; the server's, for the hosts have one each."""

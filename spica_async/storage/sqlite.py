@@ -6,7 +6,7 @@ import asyncio
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -25,7 +25,7 @@ from sqlalchemy.exc import DBAPIError
 from spica_async.errors import file_problem
 from spica_async.processes.threads import DaemonThreads, in_threads
 from spica_async.storage.address import FileAddress
-from spica_async.storage.database import ResultT
+from spica_async.storage.database import Database, ResultT, Work
 from spica_async.storage.errors import (
     StorageBusyError,
     StorageDamagedError,
@@ -56,22 +56,20 @@ _READS: Final = "reads"
 _READERS: Final = 4
 
 
-class SqliteDatabase:
+class SqliteDatabase(Database):
     """A file on this host; see `Database`."""
 
-    writers = 1
+    WRITERS = 1
     # A thread executes it.
-    can_be_cut = False
+    CAN_BE_CUT = False
 
     def __init__(self, address: FileAddress, busy_seconds: float, *, holds: str) -> None:
-        self.name = f"{holds} {address}"
         self._path = address.path
         self._file: tuple[int, int] | None = None
         # What is opened must be there: a file that has gone is not replaced by an empty one.
         uri = f"file:{quote(os.fsencode(self._path))}?mode=rw"
-        self.engine = create_engine(
-            URL.create("sqlite", database=str(self._path)), poolclass=QueuePool
-        )
+        engine = create_engine(URL.create("sqlite", database=str(self._path)), poolclass=QueuePool)
+        super().__init__(f"{holds} {address}", engine)
         self._reading = self.engine.execution_options(**{_READS: True})
         # A whole transaction is one step of a thread: to hand over each statement by itself would
         # take several times as long as the disk does.
@@ -89,8 +87,8 @@ class SqliteDatabase:
         event.listen(self.engine, "connect", _set_up)
         event.listen(self.engine, "begin", _begin)
 
-    async def write(self, work: Callable[[Connection], ResultT]) -> ResultT:
-        """See `Database.write`."""
+    async def _write(self, work: Work[ResultT]) -> ResultT:
+        self._check()
 
         def transaction() -> ResultT:
             with self.engine.begin() as connection:
@@ -98,13 +96,10 @@ class SqliteDatabase:
 
         return await asyncio.get_running_loop().run_in_executor(self._writer, transaction)
 
-    async def change_tables(self, work: Callable[[Connection], ResultT]) -> ResultT:
-        """See `Database.change_tables`."""
-        return await self.write(work)
+    async def _change_tables(self, work: Work[ResultT]) -> ResultT:
+        return await self._write(work)
 
-    async def read(self, work: Callable[[Connection], ResultT]) -> ResultT:
-        """See `Database.read`."""
-
+    async def _read(self, work: Work[ResultT]) -> ResultT:
         def reading() -> ResultT:
             with self._reading.connect() as connection:
                 return work(connection)
@@ -136,17 +131,20 @@ class SqliteDatabase:
         if not os.access(self._path.parent, os.W_OK):
             raise StorageError(f"{self.name}: its folder cannot be written")
 
-    def check(self) -> None:
-        """See `Database.check`; a file that was deleted can still be written, for nobody."""
+    def _check(self) -> None:
+        """See that what is written will be found again.
+
+        A file that was deleted can still be written, for nobody.
+
+        Raises:
+            StorageError: It will not.
+        """
         try:
             same = self._identity() == self._file
         except OSError:
             same = False
         if not same:
             raise StorageError(f"{self.name}: the file was deleted or replaced meanwhile")
-
-    def keep_others_out(self, connection: Connection) -> None:
-        """See `Database.keep_others_out`; any transaction that writes does that."""
 
     def now(self) -> ColumnElement[float]:
         """See `Database.now`; there is one host."""

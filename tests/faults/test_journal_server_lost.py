@@ -28,7 +28,6 @@ from spica_async.storage import postgres as postgres_module
 from spica_async.storage.address import ServerAddress, read_address
 from spica_async.storage.errors import StorageUnavailableError
 from spica_async.storage.postgres import PostgresDatabase
-from spica_async.storage.transactions import Transactions
 
 
 @pytest.fixture
@@ -280,7 +279,7 @@ class TestAnAbsentClient:
         url = postgres.url(database)
         async with SqlJournal.open(url) as journal, database_at(url) as gone:
             await journal.create(new_sweep(), Lease("gone", 0.1))
-            writing = asyncio.ensure_future(Transactions(gone).write(work))
+            writing = asyncio.ensure_future(gone.write(work))
             await has_locked.wait()
             await asyncio.sleep(0.2)  # Until the lease has run out.
             before = time.monotonic()

@@ -50,7 +50,6 @@ from spica_async.storage.errors import (
     StorageFullError,
 )
 from spica_async.storage.opening import database_at, set_up
-from spica_async.storage.transactions import Transactions
 
 BUSY_SECONDS: Final = 2.0
 """How long others may hold what a verb needs: a replay may be had for less than a long wait."""
@@ -93,9 +92,8 @@ class Limits:
 class SqlResultCache:
     """A cache in a database, whose errors are the caller's; see `ResultCache` for its verbs."""
 
-    def __init__(self, database: Database, transactions: Transactions, limits: Limits) -> None:
+    def __init__(self, database: Database, limits: Limits) -> None:
         self.database = database
-        self._transactions = transactions
         self._limits = limits
         self._is_file = _is_file(database)
         self._uses: Counter[str] = Counter()
@@ -128,12 +126,12 @@ class SqlResultCache:
             event.listen(database.engine, "connect", _write_with_ease)
         async with AsyncExitStack() as stack:
             async with _turn(where, busy_seconds):
-                transactions = await stack.enter_async_context(
+                await stack.enter_async_context(
                     set_up(database, STEPS, version_table, busy_seconds)
                 )
-                if not await transactions.read(_has_tables):
+                if not await database.read(_has_tables):
                     raise StorageDamagedError(f"{database.name}: its tables are not ours")
-            yield cls(database, transactions, limits or Limits())
+            yield cls(database, limits or Limits())
 
     async def get(self, key: str) -> Cached | None:
         """See `ResultCache.get`.
@@ -145,7 +143,7 @@ class SqlResultCache:
         def work(connection: Connection) -> Sequence[Any]:
             return (connection.execute(_KEPT, {"wanted": key})).all()
 
-        kept = [cached for row in await self._transactions.read(work) if (cached := _cached(row))]
+        kept = [cached for row in await self.database.read(work) if (cached := _cached(row))]
         if not kept:
             return None
         self._uses[key] += 1
@@ -203,7 +201,7 @@ class SqlResultCache:
                 update(entries_table).where(entries_table.c.key == key).values(bytes=size)
             )
 
-        await self._transactions.write(work)
+        await self.database.write(work)
         if self._puts % _PUTS_PER_LOOK == 0:
             await self._stay_small()
         self._puts += 1
@@ -231,7 +229,7 @@ class SqlResultCache:
             )
             return CacheStats(*found.one())
 
-        return await self._transactions.read(work)
+        return await self.database.read(work)
 
     async def prune(
         self,
@@ -271,9 +269,7 @@ class SqlResultCache:
         if forgotten and self._is_file:
             # It takes nobody else at the file, and room for a copy.
             with suppress(StorageBusyError, StorageFullError):
-                await self._transactions.read(
-                    lambda connection: connection.exec_driver_sql("VACUUM")
-                )
+                await self.database.read(lambda connection: connection.exec_driver_sql("VACUUM"))
         return forgotten
 
     async def write_uses(self) -> None:
@@ -297,7 +293,7 @@ class SqlResultCache:
                 uses,
             )
 
-        await self._transactions.write(work)
+        await self.database.write(work)
 
     def _upsert(self, table: Any, values: Mapping[str, Any], otherwise: Mapping[str, Any]) -> Any:
         """Insert a row; where there is one of its key, change that."""
@@ -319,7 +315,7 @@ class SqlResultCache:
             )
             return found.one()
 
-        entries, size = await self._transactions.read(work)
+        entries, size = await self.database.read(work)
         limits = self._limits
         if entries <= limits.entries and size <= limits.bytes:
             return
@@ -342,7 +338,7 @@ class SqlResultCache:
             gone = connection.execute(delete(entries_table).where(which))
             return gone.rowcount
 
-        return await self._transactions.write(work)
+        return await self.database.write(work)
 
 
 def _is_file(database: Database) -> bool:
