@@ -9,15 +9,7 @@ from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Final
 
-from schemas.journal import (
-    BranchFact,
-    Concluded,
-    Ended,
-    Planned,
-    Started,
-    Stopped,
-    SweepFact,
-)
+from schemas.journal import BranchFact, Concluded, Ended, Planned, Started, Stopped, SweepFact
 from spica_async.errors import SpicaError
 from spica_async.evaluate import Evaluations
 from spica_async.evaluate.reuse import Reuse, no_reuse

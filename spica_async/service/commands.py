@@ -24,14 +24,7 @@ from schemas.daemon import (
     SweepCommanded,
     SweepSummary,
 )
-from spica_async.bus.port import (
-    Bus,
-    BusError,
-    Consumer,
-    Delivery,
-    DeliveryLostError,
-    Message,
-)
+from spica_async.bus.port import Bus, BusError, Consumer, Delivery, DeliveryLostError, Message
 from spica_async.bus.topology import COMMANDS_QUEUE, DEAD_QUEUE, DELIVERY_LIMIT, declare, exists
 from spica_async.config.load import describe
 from spica_async.config.submission import NO_FILE, LocalFiles, config_from_document
@@ -39,11 +32,7 @@ from spica_async.documents import decode, parse_json
 from spica_async.errors import InputError, SpicaError, keep_traceback
 from spica_async.journal import SweepUnknownError
 from spica_async.processes.threads import computed, with_files
-from spica_async.service.port import (
-    Control,
-    QueueFullError,
-    WrongStateError,
-)
+from spica_async.service.port import Control, QueueFullError, WrongStateError
 from spica_async.storage.errors import StorageBusyError, StorageFullError, StorageUnavailableError
 
 _AT_ONCE: Final = 16
