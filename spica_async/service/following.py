@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Final
 
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt
@@ -47,37 +48,31 @@ def follow(
         yield event
 
 
+@dataclass(slots=True)
 class _Following:
-    """A stream of events that outlives its connections."""
+    """A stream of events that outlives its connections; see `follow`."""
 
-    def __init__(
-        self,
-        client: DaemonClient,
-        sweep_id: str,
-        on_trouble: Callable[[str], None],
-        quiet_seconds: float,
-    ) -> None:
-        self._client = client
-        self._sweep_id = sweep_id
-        self._on_trouble = on_trouble
-        self._quiet_seconds = quiet_seconds
-        self._quiet_since = 0.0
-        self._was_over = False
-        self._last = 0
-        self._perhaps_over = False
-        self._events: Iterator[SweepEvent | UnreadableEvent] | None = None
-        self._again = Retrying(
+    client: DaemonClient
+    sweep_id: str
+    on_trouble: Callable[[str], None]
+    quiet_seconds: float
+    _quiet_since: float = 0.0
+    _was_over: bool = False
+    _last: int = 0
+    _perhaps_over: bool = False
+    _events: Iterator[SweepEvent | UnreadableEvent] | None = None
+
+    def next(self) -> SweepEvent | None:
+        """The next event; none: there are no more."""
+        again = Retrying(
             retry=retry_if_exception_type(DaemonSilentError),
-            wait=client.pauses,
+            wait=self.client.pauses,
             # Not by time: what is waited for may happen only after hours.
             stop=stop_after_attempt(_ATTEMPTS),
             before_sleep=self._report,
             reraise=True,
         )
-
-    def next(self) -> SweepEvent | None:
-        """The next event; none: there are no more."""
-        return self._again(self._try_next)
+        return again(self._try_next)
 
     def _try_next(self) -> SweepEvent | None:
         if self._perhaps_over:
@@ -88,8 +83,8 @@ class _Following:
         if self._events is None:
             self._was_over = self._is_over()
             self._quiet_since = time.monotonic()
-            self._events = self._client.events(
-                self._sweep_id,
+            self._events = self.client.events(
+                self.sweep_id,
                 after=self._last,
                 is_enough=self._is_quiet_and_over,
             )
@@ -99,7 +94,7 @@ class _Following:
                     if event.number > self._last:
                         self._last = event.number
                         what = f"event {event.number} cannot be read by this version"
-                        self._on_trouble(f"{what}, and is left out")
+                        self.on_trouble(f"{what}, and is left out")
                 elif event.sequence > self._last:
                     self._last = event.sequence
                     self._was_over = False
@@ -110,13 +105,13 @@ class _Following:
             self._events = None
             raise
         self._events = None
-        if self._client.sweep(self._sweep_id).state in _MOVING:
+        if self.client.sweep(self.sweep_id).state in _MOVING:
             # The daemon has ended the stream, not the sweep.
-            raise DaemonSilentError(f"{self._client.url}: it sends no more of the sweep's events")
+            raise DaemonSilentError(f"{self.client.url}: it sends no more of the sweep's events")
         return None
 
     def _is_over(self) -> bool:
-        return self._client.sweep(self._sweep_id).state in _OVER
+        return self.client.sweep(self.sweep_id).state in _OVER
 
     def _is_quiet_and_over(self) -> bool:
         """Whether the sweep was over a while ago and still is, without an event in between.
@@ -124,7 +119,7 @@ class _Following:
         Asked once, it may have ended this very moment, with its last events still to come.
         """
         now = time.monotonic()
-        if now - self._quiet_since < self._quiet_seconds:
+        if now - self._quiet_since < self.quiet_seconds:
             return False
         self._quiet_since = now
         before, self._was_over = self._was_over, self._is_over()
@@ -133,4 +128,4 @@ class _Following:
     def _report(self, state: RetryCallState) -> None:
         # Only once for each time that it is lost.
         if state.attempt_number == 1 and state.outcome is not None:
-            self._on_trouble(f"{state.outcome.exception()}; trying again")
+            self.on_trouble(f"{state.outcome.exception()}; trying again")

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable, Collection
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -79,45 +80,47 @@ class Job(Protocol):
         """
 
 
+@dataclass(slots=True)
 class NewJob:
     """A new sweep, which the journal has only once it is planned.
 
-    Args:
+    Attributes:
         inputs: the configuration and the trace of the sweep.
         root: the folder for its own folder.
         journal: the journal that the sweep is entered into.
         use_cache: whether what was measured before need not be measured again.
+        sweep_id: the name of the sweep.
     """
 
-    def __init__(
-        self, inputs: Inputs, *, root: Path, journal: JournalOptions, use_cache: bool
-    ) -> None:
-        self.sweep_id = new_sweep_id()
-        self.inputs = inputs
-        self.folder = root / self.sweep_id
-        self._lasting_folder = self.folder.absolute()
-        self._options = journal
-        self._use_cache = use_cache
-        self._journal: Journal | None = None
+    inputs: Inputs
+    root: Path
+    journal: JournalOptions
+    use_cache: bool
+    sweep_id: str = field(default_factory=new_sweep_id, init=False)
+    _opened: Journal | None = field(default=None, init=False)
+
+    @property
+    def folder(self) -> Path:
+        """Where its results are to be."""
+        return self.root / self.sweep_id
 
     async def before_planning(self, stack: AsyncExitStack) -> PastRuns:
         """A server that does not answer shows before the work begins."""
-        if self._options.is_server:
-            self._journal = await stack.enter_async_context(opened(self._options))
+        if self.journal.is_server:
+            self._opened = await stack.enter_async_context(opened(self.journal))
         return PastRuns()
 
     async def after_planning(self, stack: AsyncExitStack) -> tuple[FolderWriter, SweepLog]:
         """Make the folder, and enter the sweep into the journal as ours."""
         lease = new_lease()
-        folder = await stack.enter_async_context(
-            FolderWriter.open(self.folder.parent, self.sweep_id)
-        )
+        folder = await stack.enter_async_context(FolderWriter.open(self.root, self.sweep_id))
         folder.write_config(self.inputs.config)
-        journal = self._journal
+        journal = self._opened
         if journal is None:
-            journal = await stack.enter_async_context(opened(self._options))
+            journal = await stack.enter_async_context(opened(self.journal))
+        lasting_folder = self.folder.absolute()
         sweep = new_sweep(
-            self.sweep_id, self.inputs.config, self._lasting_folder, use_cache=self._use_cache
+            self.sweep_id, self.inputs.config, lasting_folder, use_cache=self.use_cache
         )
         await journal.create(sweep, lease)
         events = PendingEvents(self.sweep_id, self.inputs.config, stored=1)
@@ -127,10 +130,11 @@ class NewJob:
         return folder, log
 
 
+@dataclass(slots=True)
 class ResumedJob:
     """A sweep that the journal has: resumed, or begun for the first time.
 
-    Args:
+    Attributes:
         sweep_id: the name of the sweep.
         inputs: the configuration and the trace of the sweep.
         folder: where its results are.
@@ -141,28 +145,17 @@ class ResumedJob:
         most_futile_runs: how often its coordinator may have died with nothing measured.
     """
 
-    def __init__(
-        self,
-        sweep_id: str,
-        inputs: Inputs,
-        *,
-        folder: Path,
-        journal: Callable[[], AbstractAsyncContextManager[Journal]],
-        on_change: Callable[[], None] = lambda: None,
-        only_from: Collection[str] | None = None,
-        most_futile_runs: int | None = None,
-    ) -> None:
-        self.sweep_id = sweep_id
-        self.inputs = inputs
-        self.folder = folder
-        self._open_journal = journal
-        self._on_change = on_change
-        self._only_from = only_from
-        self._most_futile_runs = most_futile_runs
-        self._lease: Lease = new_lease()
-        # Entered before the log, which may have something to write to it until it is closed.
-        self._folders = AsyncExitStack()
-        self._log: SweepLog | None = None
+    sweep_id: str
+    inputs: Inputs
+    folder: Path
+    journal: Callable[[], AbstractAsyncContextManager[Journal]]
+    on_change: Callable[[], None] = lambda: None
+    only_from: Collection[str] | None = None
+    most_futile_runs: int | None = None
+    _lease: Lease = field(default_factory=new_lease, init=False)
+    # Entered before the log, which may have something to write to it until it is closed.
+    _folders: AsyncExitStack = field(default_factory=AsyncExitStack, init=False)
+    _log: SweepLog | None = field(default=None, init=False)
 
     async def before_planning(self, stack: AsyncExitStack) -> PastRuns:
         """Take the sweep, so that nobody else does, and read what it has come to.
@@ -172,7 +165,7 @@ class ResumedJob:
             SweepTakenError: somebody else runs it.
             StorageError: it cannot be read.
         """
-        journal = await stack.enter_async_context(self._open_journal())
+        journal = await stack.enter_async_context(self.journal())
         try:
             await take(journal, self.sweep_id, self._lease)
             row, past = await self._checked(journal)
@@ -180,7 +173,7 @@ class ResumedJob:
             await journal.give_back(self.sweep_id, self._lease.owner)
             raise
         events = PendingEvents(
-            self.sweep_id, self.inputs.config, stored=row.events, on_change=self._on_change
+            self.sweep_id, self.inputs.config, stored=row.events, on_change=self.on_change
         )
         await stack.enter_async_context(self._folders)
         self._log = await stack.enter_async_context(
@@ -190,14 +183,14 @@ class ResumedJob:
 
     async def _checked(self, journal: Journal) -> tuple[SweepRow, PastRuns]:
         row = await journal.sweep(self.sweep_id)
-        if self._only_from is None:
+        if self.only_from is None:
             # A command looks at no requests, so daemons are to know whose it is from now on.
             taken = StatusUpdate(managed=False, request_done=True)
             await journal.append(row.sweep_id, self._lease.owner, [], after=row.last, changes=taken)
-        elif row.status not in self._only_from:
+        elif row.status not in self.only_from:
             raise WrongStateError(f"sweep {self.sweep_id} is {row.status} by now")
         past = await PastRuns.read(journal, self.sweep_id)
-        if self._most_futile_runs is not None and past.futile_runs >= self._most_futile_runs:
+        if self.most_futile_runs is not None and past.futile_runs >= self.most_futile_runs:
             raise SpicaError(
                 f"its coordinator has died {past.futile_runs} times in a row before anything was"
                 " measured"

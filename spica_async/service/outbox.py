@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
 from typing import Final
 
 import structlog
@@ -45,32 +46,25 @@ async def outbox_of(
     await outbox.publish_last()
 
 
+@dataclass(slots=True)
 class Outbox:
     """Publishes the events of the journal that were not published yet.
 
     An event is noted as published once the bus has answered for it. While the bus or the journal is
     away it waits; nothing is lost, and a subscriber knows what comes again by its id.
 
-    Args:
+    Attributes:
         journal: the journal that has the events.
         bus: the bus to publish on, with the kind of each event as its topic.
         is_ours: whether we run a sweep. Another daemon that runs one publishes its events itself.
         only: the one sweep to publish events of; none: all those that daemons may run.
     """
 
-    def __init__(
-        self,
-        journal: Journal,
-        bus: Bus,
-        is_ours: Callable[[str], bool] = lambda _: False,
-        *,
-        only: str | None = None,
-    ) -> None:
-        self._journal = journal
-        self._bus = bus
-        self._is_ours = is_ours
-        self._only = only
-        self._changed = asyncio.Event()
+    journal: Journal
+    bus: Bus
+    is_ours: Callable[[str], bool] = lambda _: False
+    only: str | None = None
+    _changed: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
     def wake(self) -> None:
         """There is something new."""
@@ -116,37 +110,37 @@ class Outbox:
             BusError: the bus is away.
             StorageError: the journal is.
         """
-        for sweep_id in [self._only] if self._only else await self._journal.unpublished():
+        for sweep_id in [self.only] if self.only else await self.journal.unpublished():
             with suppress(SweepUnknownError):  # It was removed meanwhile.
                 await self._publish_unless_another_does(sweep_id)
 
     async def _publish_unless_another_does(self, sweep_id: str) -> None:
         """Publish the events of a sweep that is ours, or nobody's and no other daemon is at it."""
-        if self._is_ours(sweep_id):
+        if self.is_ours(sweep_id):
             await self._publish(sweep_id)
             return
-        row = await self._journal.sweep(sweep_id)
+        row = await self.journal.sweep(sweep_id)
         lease = Lease(this_owner(), _PUBLISHING_SECONDS)
-        if row.lease_seconds > 0 or not await self._journal.begin_publishing(sweep_id, lease):
+        if row.lease_seconds > 0 or not await self.journal.begin_publishing(sweep_id, lease):
             return
         try:
             await self._publish(sweep_id)
         finally:
-            await self._journal.end_publishing(sweep_id, lease.owner)
+            await self.journal.end_publishing(sweep_id, lease.owner)
 
     async def _publish(self, sweep_id: str) -> None:
         # Each begins behind what is noted, so that two at once publish some twice, and in order.
-        last = noted = (await self._journal.sweep(sweep_id)).published
+        last = noted = (await self.journal.sweep(sweep_id)).published
         try:
-            async for recorded in self._journal.events(sweep_id, last):
+            async for recorded in self.journal.events(sweep_id, last):
                 await self._publish_one(sweep_id, recorded)
                 last = recorded.number
                 if last - noted >= _AT_ONCE:
-                    await self._journal.mark_published(sweep_id, last)
+                    await self.journal.mark_published(sweep_id, last)
                     noted = last
         finally:
             if last > noted:
-                await self._journal.mark_published(sweep_id, last)
+                await self.journal.mark_published(sweep_id, last)
 
     async def _publish_one(self, sweep_id: str, recorded: RecordedEvent) -> None:
         try:
@@ -158,7 +152,7 @@ class Outbox:
             return
         message = Message(recorded.body.encode(), id_, type_)
         try:
-            await self._bus.publish_event(topic, message, confirmed=True)
+            await self.bus.publish_event(topic, message, confirmed=True)
         except MessageTooLargeError as error:
             # A subscriber sees by the numbers that it lacks one, and can ask for it.
             log.warning("outbox.event_too_large", event_id=id_, error=str(error))

@@ -92,13 +92,4 @@ class EventsFromFacts:
 
 
 def _ranked(record: CandidateRecord) -> RankedCandidate:
-    assert record.score is not None  # noqa: S101  # only what has one is ranked
-    return RankedCandidate(
-        candidate_id=record.candidate_id,
-        score=record.score,
-        objectives=record.objectives or {},
-        used_gpus=record.used_gpus,
-        config=record.config,
-        metrics=record.metrics or {},
-        facts=record.facts,
-    )
+    return RankedCandidate.model_validate(record, from_attributes=True)
