@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from enum import Enum, auto
 
 import structlog
 
@@ -33,6 +32,7 @@ from spica_async.bus.port import (
     Delivery,
     Message,
     QueueNotFoundError,
+    Settlement,
     UnroutableError,
 )
 from workers.holdings import EvaluationCancelledError, Holding, Holdings
@@ -58,14 +58,6 @@ _SUSPECT_WAIT_SECONDS = 60.0
 _SUSPECT_PAUSE_SECONDS = 2.0
 
 log = structlog.get_logger(__name__)
-
-
-class Settlement(Enum):
-    """What is to become of a delivery."""
-
-    ACK = auto()
-    REQUEUE = auto()
-    DEAD_LETTER = auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,9 +131,9 @@ class Handler:
             addressed = parse_request(delivery.message)
         except MalformedMessageError as error:
             self._warnings.add("malformed_message", error.kind, error=str(error))
-            return Handled(Settlement.DEAD_LETTER)
+            return Handled(Settlement.REJECTED)
         if await self._is_orphan(addressed, delivery.delivery_count):
-            return Handled(Settlement.ACK)
+            return Handled(Settlement.ACKED)
         try:
             # Held until the answer is with the bus: to be looked for in vain is to be sent again.
             async with self._holdings.hold(addressed.request) as holding:
@@ -151,10 +143,10 @@ class Handler:
             if not slot.is_warm:
                 await slot.end()
             self._log.info("worker.evaluation_cancelled", evaluation=_id(addressed))
-            return Handled(Settlement.ACK)
+            return Handled(Settlement.ACKED)
         except UnavailableError as error:
             self._warnings.add(error.cause, error=str(error))
-            return Handled(Settlement.REQUEUE, trouble=str(error))
+            return Handled(Settlement.RETURNED, trouble=str(error))
 
     async def _is_orphan(self, addressed: AddressedRequest, delivery_count: int) -> bool:
         """Whether nobody waits for the result any more, because its queue is gone."""
@@ -293,15 +285,15 @@ class Handler:
             # The answer is kept: when the request comes again, here or elsewhere, its coordinator
             # has a queue again, or is known to have none.
             self._warnings.add("result_unpublished", evaluation=_id(addressed), error=str(error))
-            return Handled(Settlement.REQUEUE)
+            return Handled(Settlement.RETURNED)
         except AccessRefusedError as error:
             # That is this worker's fault, and no other's.
             self._warnings.add("result_unpublished", evaluation=_id(addressed), error=str(error))
-            return Handled(Settlement.REQUEUE, trouble=f"may not send results: {error}")
+            return Handled(Settlement.RETURNED, trouble=f"may not send results: {error}")
         except BusError as error:
             self._warnings.add("result_refused", evaluation=_id(addressed), error=str(error))
-            return Handled(Settlement.DEAD_LETTER)
-        return Handled(Settlement.ACK)
+            return Handled(Settlement.REJECTED)
+        return Handled(Settlement.ACKED)
 
 
 def _id(addressed: AddressedRequest) -> str:

@@ -16,8 +16,9 @@ from spica_async.bus.port import (
     Delivery,
     DeliveryLostError,
     QueueNotFoundError,
+    Settlement,
 )
-from workers.handling import Handled, Handler, Settlement, Shared
+from workers.handling import Handled, Handler, Shared
 from workers.port import ChildStartError, EvaluationSlot
 
 _QUEUE_PAUSE_SECONDS = 1.0
@@ -96,7 +97,7 @@ class SlotServer:
             handled = await self._handler.handle(self.slot, delivery)
         except ChildStartError:
             await self._stop(consumer)
-            await self._settle(delivery, Settlement.REQUEUE)
+            await self._settle(delivery, Settlement.RETURNED)
             raise
         if self._has_to_close(handled):
             # Before it settles: the bus would hand out the next request in return.
@@ -117,10 +118,7 @@ class SlotServer:
 
     async def _settle(self, delivery: Delivery, settlement: Settlement) -> None:
         try:
-            if settlement is Settlement.ACK:
-                await delivery.ack()
-            else:
-                await delivery.nack(requeue=settlement is Settlement.REQUEUE)
+            await delivery.settle(settlement)
         except (DeliveryLostError, BusUnavailableError) as error:
             # It comes again, and is answered by what is known of it then.
             self._warnings.add("delivery_lost", error=str(error))

@@ -23,11 +23,10 @@ from spica_async.bus.port import (
     QueueNotFoundError,
     QueueSpec,
     QueueStatus,
-    Subscription,
+    Settlement,
     UnroutableError,
     check_size,
 )
-from spica_async.bus.settling import SettledOnce, Settlement
 
 
 class MemoryBus:
@@ -109,7 +108,7 @@ class MemoryBus:
                 inbox.put(event, len(message.body))
 
     @asynccontextmanager
-    async def subscribe(self, pattern: str) -> AsyncIterator[Subscription[Event]]:
+    async def subscribe(self, pattern: str) -> AsyncIterator[Inbox[Event]]:
         """See `Bus.subscribe`."""
         inbox = Inbox[Event](self._unread, name=pattern)
         self._subscribers[inbox] = pattern
@@ -126,7 +125,7 @@ class MemoryBus:
             inbox.put(message, len(message.body))
 
     @asynccontextmanager
-    async def listen(self) -> AsyncIterator[Subscription[Message]]:
+    async def listen(self) -> AsyncIterator[Inbox[Message]]:
         """See `Bus.listen`."""
         inbox = Inbox[Message](self._unread, name="broadcasts")
         self._listeners.add(inbox)
@@ -294,16 +293,17 @@ class _Consumer:
         self.unsettled.clear()
 
 
-class _MemoryDelivery(SettledOnce):
-    """Implements `spica_async.bus.port.Delivery`."""
-
+class _MemoryDelivery(Delivery):
     is_lost = False
 
     def __init__(self, entry: _Entry, consumer: _Consumer) -> None:
-        super().__init__(entry.message, consumer.queue.spec.name)
+        super().__init__(
+            entry.message,
+            consumer.queue.spec.name,
+            delivery_count=entry.delivery_count,
+            dead_letter=entry.dead_letter,
+        )
         self.entry = entry
-        self.delivery_count = entry.delivery_count
-        self.dead_letter = entry.dead_letter
         self._consumer = consumer
 
     async def _carry_out(self, settlement: Settlement) -> None:

@@ -7,16 +7,16 @@ and the fine print follow RabbitMQ's quorum queues, so that a broker can stand b
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import Protocol, TypeVar
+from enum import Enum, StrEnum, auto
+from typing import Protocol
 
 from schemas.envelope import MAX_MESSAGE_BYTES
+from spica_async.bus.inbox import Inbox
 from spica_async.errors import SpicaError
-
-ItemT_co = TypeVar("ItemT_co", covariant=True)
 
 
 class BusError(SpicaError):
@@ -142,35 +142,76 @@ class DeadLetter:
     reason: DeadLetterReason
 
 
-class Delivery(Protocol):
-    """A message handed to one consumer, and the duty to settle it once."""
+class Settlement(Enum):
+    """What becomes of a delivery."""
+
+    ACKED = auto()
+    """It is done with."""
+    RETURNED = auto()
+    """It goes back to its queue."""
+    REJECTED = auto()
+    """It goes to the queue's dead letters."""
+
+
+class Delivery(ABC):
+    """A message handed to one consumer, and the duty to settle it once.
+
+    Args:
+        message: what was published.
+        queue: the name of the queue that it came from.
+        delivery_count: how often the message came back from a consumer before: 0 the first time.
+        dead_letter: where the message died, when it is taken from a dead-letter queue.
+    """
+
+    def __init__(
+        self,
+        message: Message,
+        queue: str,
+        *,
+        delivery_count: int = 0,
+        dead_letter: DeadLetter | None = None,
+    ) -> None:
+        self.message = message
+        self.delivery_count = delivery_count
+        self.dead_letter = dead_letter
+        self._shown = f"message {message.message_id} of {queue}"
+        self._settlement: Settlement | None = None
 
     @property
-    def message(self) -> Message:
-        """What was published."""
-
-    @property
-    def delivery_count(self) -> int:
-        """How often the message came back from a consumer before: 0 the first time."""
-
-    @property
-    def dead_letter(self) -> DeadLetter | None:
-        """Where the message died, when it is taken from a dead-letter queue."""
+    @abstractmethod
+    def is_lost(self) -> bool:
+        """Whether its consumer or its queue is gone, so that it is delivered again."""
 
     async def ack(self) -> None:
-        """Settle the message as done with. Doing so again has no effect.
-
-        Raises:
-            DeliveryLostError: the consumer was closed or lost meanwhile; redelivery follows.
-            AlreadySettledError: the delivery was nacked.
-        """
+        """Settle the message as done with; see `settle`."""
+        await self.settle(Settlement.ACKED)
 
     async def nack(self, *, requeue: bool) -> None:
-        """Give the message back to its queue, or dead-letter it. Doing so again has no effect.
+        """Give the message back to its queue, or dead-letter it; see `settle`."""
+        await self.settle(Settlement.RETURNED if requeue else Settlement.REJECTED)
+
+    async def settle(self, settlement: Settlement) -> None:
+        """Settle the message. Doing so again in the same way has no effect.
 
         Raises:
             DeliveryLostError: the consumer was closed or lost meanwhile; redelivery follows.
-            AlreadySettledError: the delivery was acked, or nacked the other way.
+            AlreadySettledError: the delivery was settled in another way.
+        """
+        if self._settlement is settlement:
+            return
+        if self._settlement is not None:
+            raise AlreadySettledError(f"{self._shown}: {self._settlement.name.lower()} before")
+        if self.is_lost:
+            raise DeliveryLostError(f"{self._shown}: its consumer or its queue was lost")
+        await self._carry_out(settlement)
+        self._settlement = settlement
+
+    @abstractmethod
+    async def _carry_out(self, settlement: Settlement) -> None:
+        """Settle it with the bus.
+
+        Raises:
+            DeliveryLostError: it was lost meanwhile.
         """
 
 
@@ -189,24 +230,6 @@ class Consumer(Protocol):
 
     async def stop(self) -> None:
         """Take nothing more and give back what was not read; what was read can still be settled."""
-
-
-class Subscription(Protocol[ItemT_co]):
-    """An async iterator of events or broadcasts, which ends when its context is closed.
-
-    Of what a reader does not take in time the oldest is dropped: see `inbox.MOST_UNREAD`.
-
-    Attributes:
-        dropped: how many the reader has missed in this way.
-    """
-
-    dropped: int
-
-    def __aiter__(self) -> AsyncIterator[ItemT_co]:
-        """The subscription itself."""
-
-    async def __anext__(self) -> ItemT_co:
-        """Wait for the next one."""
 
 
 class Bus(Protocol):
@@ -273,8 +296,10 @@ class Bus(Protocol):
             MessageTooLargeError: see `MAX_MESSAGE_BYTES`.
         """
 
-    def subscribe(self, pattern: str) -> AbstractAsyncContextManager[Subscription[Event]]:
+    def subscribe(self, pattern: str) -> AbstractAsyncContextManager[Inbox[Event]]:
         """Receive every event published while the context is open, in order, and read in time.
+
+        Of what a reader does not take in time the oldest is dropped: see `inbox.MOST_UNREAD`.
 
         In `pattern`, `*` stands for exactly one word and `#` for any number of words, none
         included. The iteration ends when the context is closed. What is published while a
@@ -288,7 +313,7 @@ class Bus(Protocol):
             MessageTooLargeError: see `MAX_MESSAGE_BYTES`.
         """
 
-    def listen(self) -> AbstractAsyncContextManager[Subscription[Message]]:
+    def listen(self) -> AbstractAsyncContextManager[Inbox[Message]]:
         """Receive every broadcast while the context is open, as `subscribe` does events."""
 
 

@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 from aio_pika.abc import AbstractChannel
 
 from spica_async.bus.address import BrokerAddress
-from spica_async.bus.inbox import MOST_UNREAD, Unread
+from spica_async.bus.inbox import MOST_UNREAD, Inbox, Unread
 from spica_async.bus.port import (
     AccessRefusedError,
     BusUnavailableError,
@@ -23,7 +23,6 @@ from spica_async.bus.port import (
     QueueNotFoundError,
     QueueSpec,
     QueueStatus,
-    Subscription,
     UnroutableError,
     check_size,
 )
@@ -206,7 +205,7 @@ class RabbitBus:
         except (TimeoutError, TransientError) as error:
             raise BusUnavailableError(f"event {topic}: the broker takes nothing") from error
 
-    def subscribe(self, pattern: str) -> AbstractAsyncContextManager[Subscription[Event]]:
+    def subscribe(self, pattern: str) -> AbstractAsyncContextManager[Inbox[Event]]:
         """See `Bus.subscribe`."""
         return RabbitSubscription(
             self._consuming,
@@ -222,7 +221,7 @@ class RabbitBus:
         check_size(message)
         await self._send_to(CONTROL_EXCHANGE, message, f"broadcasting {message.type}")
 
-    def listen(self) -> AbstractAsyncContextManager[Subscription[Message]]:
+    def listen(self) -> AbstractAsyncContextManager[Inbox[Message]]:
         """See `Bus.listen`."""
         return RabbitSubscription(
             self._consuming,

@@ -10,12 +10,13 @@ from aiormq.abc import DeliveredMessage
 from spica_async.bus.port import (
     DeadLetter,
     DeadLetterReason,
+    Delivery,
     DeliveryLostError,
     Message,
+    Settlement,
 )
 from spica_async.bus.rabbitmq.channels import ConsumerChannel
 from spica_async.bus.rabbitmq.errors import TransientError, translated
-from spica_async.bus.settling import SettledOnce, Settlement
 
 
 def read_message(incoming: DeliveredMessage) -> Message:
@@ -29,36 +30,32 @@ def read_message(incoming: DeliveredMessage) -> Message:
     )
 
 
-class RabbitDelivery(SettledOnce):
-    """Implements `spica_async.bus.port.Delivery`.
+class RabbitDelivery(Delivery):
+    """A delivery that can be settled on the channel that it came by, and on no other.
 
     Args:
         queue: that it came from.
-        channel: that it came by; it can be settled on no other.
+        channel: that it came by.
         incoming: as the library has it.
     """
 
     def __init__(self, queue: str, channel: ConsumerChannel, incoming: DeliveredMessage) -> None:
-        super().__init__(read_message(incoming), queue)
+        headers: Mapping[str, Any] = incoming.header.properties.headers or {}
+        # Quorum queues leave it out the first time.
+        count = headers.get("x-delivery-count", 0)
+        super().__init__(
+            read_message(incoming),
+            queue,
+            delivery_count=count if isinstance(count, int) else 0,
+            dead_letter=last_death(headers),
+        )
         self._channel = channel
         self._incoming = incoming
-        self._headers: Mapping[str, Any] = incoming.header.properties.headers or {}
         channel.unsettled += 1
 
     @property
-    def delivery_count(self) -> int:
-        """See `Delivery.delivery_count`; quorum queues leave it out the first time."""
-        count = self._headers.get("x-delivery-count", 0)
-        return count if isinstance(count, int) else 0
-
-    @property
-    def dead_letter(self) -> DeadLetter | None:
-        """See `Delivery.dead_letter`; the broker puts the latest death first."""
-        return last_death(self._headers)
-
-    @property
     def is_lost(self) -> bool:
-        """See `SettledOnce.is_lost`."""
+        """See `Delivery.is_lost`."""
         return self._channel.has_ended
 
     async def _carry_out(self, settlement: Settlement) -> None:
@@ -72,13 +69,15 @@ class RabbitDelivery(SettledOnce):
                     requeue = settlement is Settlement.RETURNED
                     await channel.basic_nack(tag, requeue=requeue, wait=False)
         except TransientError as error:
-            what = f"message {self.message.message_id} of {self._queue}"
-            raise DeliveryLostError(f"{what}: {error}") from error
+            raise DeliveryLostError(f"{self._shown}: {error}") from error
         self._channel.unsettled -= 1
 
 
 def last_death(headers: Mapping[str, Any]) -> DeadLetter | None:
-    """Where and why a message died last, read from `x-death`; None if it has not died."""
+    """Where and why a message died last, read from `x-death`; None if it has not died.
+
+    The broker puts the latest death first.
+    """
     deaths = headers.get("x-death")
     if not isinstance(deaths, list) or not deaths or not isinstance(deaths[0], Mapping):
         return None

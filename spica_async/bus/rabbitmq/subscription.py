@@ -12,7 +12,6 @@ import structlog
 from aiormq.abc import DeliveredMessage
 
 from spica_async.bus.inbox import Inbox, Unread
-from spica_async.bus.port import Subscription
 from spica_async.bus.rabbitmq.background import in_background
 from spica_async.bus.rabbitmq.channels import ConsumerChannel
 from spica_async.bus.rabbitmq.errors import (
@@ -64,7 +63,7 @@ class RabbitSubscription(Generic[ItemT]):
         self._heard_at = 0.0
 
     @asynccontextmanager
-    async def open(self, patience_seconds: float) -> AsyncIterator[Subscription[ItemT]]:
+    async def open(self, patience_seconds: float) -> AsyncIterator[Inbox[ItemT]]:
         """Receive while the context is open, which begins with the first channel.
 
         Raises:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from spica_async.bus.inbox import Unread
-from spica_async.bus.port import Event, Message, Subscription
+from spica_async.bus.inbox import Inbox, Unread
+from spica_async.bus.port import Event, Message
 
 from .conftest import BusFactory
 
@@ -20,13 +20,13 @@ def message(number: int, size: int = 1) -> Message:
     return Message(b"x" * size, message_id=str(number), type="test.v1")
 
 
-async def has_dropped(told: Subscription[Any], count: int) -> None:
+async def has_dropped(told: Inbox[Any], count: int) -> None:
     async with asyncio.timeout(60):
         while told.dropped < count:  # noqa: ASYNC110  # they come over a socket
             await asyncio.sleep(0.01)
 
 
-async def ids(told: Subscription[Event | Message], count: int) -> list[str]:
+async def ids(told: Inbox[Any], count: int) -> list[str]:
     async with asyncio.timeout(60):
         got = [await anext(told) for _ in range(count)]
     return [(one.message if isinstance(one, Event) else one).message_id for one in got]

@@ -31,6 +31,7 @@ from spica_async.bus.port import (
     DeliveryLostError,
     Message,
     QueueNotFoundError,
+    Settlement,
 )
 from spica_async.bus.topology import DEAD_QUEUE, declare, requests_queue, results_queue
 from workers.port import ChildStartError
@@ -268,22 +269,20 @@ class RecordingConsumer:
         await self.inner.stop()
 
 
-class RecordingDelivery:
+class RecordingDelivery(Delivery):
+    is_lost = False
+
     def __init__(self, bus: RecordingBus, inner: Delivery) -> None:
+        super().__init__(inner.message, REQUESTS.name)
         self.bus = bus
         self.inner = inner
-        self.message = inner.message
-        self.delivery_count = inner.delivery_count
-        self.dead_letter = inner.dead_letter
 
-    async def ack(self) -> None:
-        self.bus.record.append("acked")
-        if self.bus.lose:
-            raise DeliveryLostError("the connection went")
-        await self.inner.ack()
-
-    async def nack(self, *, requeue: bool) -> None:
-        await self.inner.nack(requeue=requeue)
+    async def _carry_out(self, settlement: Settlement) -> None:
+        if settlement is Settlement.ACKED:
+            self.bus.record.append("acked")
+            if self.bus.lose:
+                raise DeliveryLostError("the connection went")
+        await self.inner.settle(settlement)
 
 
 class TestSettling:
