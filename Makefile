@@ -13,6 +13,8 @@ CLUSTER := /etc/postgresql-common/createcluster.d/spica.conf
 # A find-links of pip's that uv does not know only makes it warn.
 export UV_FIND_LINKS :=
 export VIRTUAL_ENV := $(CURDIR)/$(VENV)
+# Set in many images; each process would compile all its modules anew, half of its time to start.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: run test test-slow bench bench-journal bench-loop bench-messaging bench-optimizer bench-rival bench-scheduling bench-replay bench-warm-start bench-setup soak torture fuzz mutants lint format lock setup broker postgres schemas clean help
 

@@ -29,6 +29,8 @@ settings.load_profile("spica")
 
 def pytest_configure(config: pytest.Config) -> None:
     """What the engine has answered to other code is forgotten, once for all processes."""
+    # Else each of the hundreds of processes that tests start would compile all its modules anew.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     if not hasattr(config, "workerinput"):
         shutil.rmtree(_user_cache(config) / "spica-async" / "answers", ignore_errors=True)
 
