@@ -83,17 +83,10 @@ class OptimizationGoal(ConfigModel):
     pareto_objectives: list[_Target] | None = None
 
     @property
-    def resolved_pareto_objectives(self) -> tuple[OptimizationTarget, ...]:
-        """The listed objectives, or the default pair where none are listed."""
-        if self.pareto_objectives is None:
-            return DEFAULT_PARETO_OBJECTIVES
-        return tuple(self.pareto_objectives)
-
-    @property
     def objectives(self) -> tuple[OptimizationTarget, ...]:
-        """The scalar targets to measure: one, or one per Pareto objective."""
+        """The scalar targets to measure: one, or under `pareto` those listed or the default."""
         if self.target is OptimizationTarget.PARETO:
-            return self.resolved_pareto_objectives
+            return tuple(self.pareto_objectives or DEFAULT_PARETO_OBJECTIVES)
         return (self.target,)
 
     @model_validator(mode="after")

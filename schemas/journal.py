@@ -184,3 +184,16 @@ BranchFact = Suggested | Requested | Measured | Observed | Concluded
 SweepFact = Annotated[Planned | Started | BranchFact | Stopped | Ended, Field(discriminator="kind")]
 SWEEP_FACT: TypeAdapter[SweepFact] = TypeAdapter(SweepFact)
 """Reads a fact from its JSON."""
+
+
+class ListedSweep(MessageModel):
+    """Kept beside each sweep, so that a list need not look into any of them."""
+
+    model: str = ""
+    hardware: str = ""
+    target: str = ""
+    per_branch: int = Field(default=0, description="unique successes asked of each branch")
+    branches: int = Field(default=0, description="at most")
+    feasible: int = Field(default=0, description="unique successes so far")
+    reason: str | None = Field(default=None, description="why it rests or has ended")
+    best_score: float | None = Field(default=None, description="signed: higher is better")

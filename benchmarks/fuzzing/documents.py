@@ -27,7 +27,7 @@ from spica_async.config.submission import config_from_document, read_submission
 from spica_async.errors import InputError
 from spica_async.plan.scaling_policies import filter_scaling_policies
 from spica_async.report.folder import config_document
-from spica_async.service.commands import UnreadableCommandError, _read
+from spica_async.service.commands import read_command
 
 Way = Literal["file", "yaml body", "json body", "command", "yaml over http", "json over http"]
 
@@ -250,10 +250,7 @@ def check_refusal(text: str, *, longest: int = _LONGEST_LINE) -> None:
 
 
 def _from_command(text: bytes) -> SmartSearchConfig:
-    try:
-        command = _read(Message(text, "a", "spica.sweep.command.v1"))
-    except UnreadableCommandError as error:
-        raise InputError(str(error)) from None
+    command = read_command(Message(text, "a", "spica.sweep.command.v1"))
     if command.data.submission is None:
         raise InputError("submission: required")
     return config_from_document(command.data.submission.config)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from schemas.messages import Sample
+from schemas.presets import COMPOSITE_MODELS
 
 # What `deployment` already says, or what follows from it.
 _SAID = (
@@ -23,10 +24,7 @@ _SAID = (
 )
 # Expansions of a preset that is named anyway, and what a KV load comes to.
 _EXPANDED = (
-    "enable_throughput_scaling",
-    "enable_load_scaling",
-    "throughput_adjustment_interval_seconds",
-    "load_adjustment_interval_seconds",
+    *COMPOSITE_MODELS["planner_scaling_policy"].model_fields,
     "kv_load_ratio",
     "planner_optimization_target",
 )

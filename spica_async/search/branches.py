@@ -66,7 +66,7 @@ class Branches:
             log=log,
             reuse=reuse or no_reuse(),
             elapsed=elapsed,
-            requests_survive=requests_survive([bus, bus]),
+            requests_survive=requests_survive(bus, bus),
         )
         self._parallel_evals = plan.config.sweep.parallel_evals
         self._slots = 0
@@ -154,7 +154,7 @@ class Branches:
             self.converged = True
 
     def _change_bus(self, last: str, this: str) -> None:
-        if not requests_survive([last, this]):
+        if not requests_survive(last, this):
             for restorer in self._restorers.values():
                 restorer.give_up_requests()
 

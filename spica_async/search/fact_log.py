@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Protocol, Self, TypeVar
 
@@ -100,46 +100,31 @@ class _Entry:
     applied: asyncio.Future[Any] | None = None
 
 
+@dataclass(slots=True)
 class SweepLog:
     """Writes the facts of one sweep to a journal, for as long as the lease on the sweep is ours.
 
     What comes while the disk is busy is then written in one go, so that many evaluations at a time
     wait no longer than one.
 
-    Args:
+    Attributes:
         journal: the journal that has the sweep.
         sweep_id: the name of a sweep that we have taken.
         lease: the lease by which we have the sweep.
         last: the number of its latest fact.
         events: makes events of the facts, which are written with them.
         patience_seconds: how long the database may be away.
-
-    Attributes:
-        journal: the journal that has the sweep.
-        owner: the name of this process in the journal.
-        events: the events of the facts so far.
     """
 
-    def __init__(
-        self,
-        journal: Journal,
-        sweep_id: str,
-        lease: Lease,
-        *,
-        last: int,
-        events: PendingEvents,
-        patience_seconds: float = PATIENCE_SECONDS,
-    ) -> None:
-        self.journal = journal
-        self._sweep_id = sweep_id
-        self._lease = lease
-        self.owner = lease.owner
-        self._last = last
-        self.events = events
-        self._patience = patience_seconds
-        self._entries: asyncio.Queue[_Entry | None] = asyncio.Queue()
-        self._taken: list[_Entry] = []
-        self._closed = False
+    journal: Journal
+    sweep_id: str
+    lease: Lease
+    last: int
+    events: PendingEvents
+    patience_seconds: float = PATIENCE_SECONDS
+    _entries: asyncio.Queue[_Entry | None] = field(default_factory=asyncio.Queue, init=False)
+    _taken: list[_Entry] = field(default_factory=list, init=False)
+    _closed: bool = field(default=False, init=False)
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Self]:
@@ -195,7 +180,7 @@ class SweepLog:
 
     def _put(self, entry: _Entry) -> None:
         if self._closed:
-            raise StorageUnavailableError(f"sweep {self._sweep_id} is not written any more")
+            raise StorageUnavailableError(f"sweep {self.sweep_id} is not written any more")
         self._entries.put_nowait(entry)
 
     async def _write_all(self) -> None:
@@ -222,7 +207,7 @@ class SweepLog:
             left += [] if entry is None else [entry]
         reason = error
         if not isinstance(error, StorageError):
-            reason = StorageUnavailableError(f"sweep {self._sweep_id} is not written any more")
+            reason = StorageUnavailableError(f"sweep {self.sweep_id} is not written any more")
         for entry in left:
             if entry.applied is not None and not entry.applied.done():
                 entry.applied.set_exception(reason)
@@ -258,22 +243,22 @@ class SweepLog:
                 self.events.candidate(entry.verdict())
         if facts or self.events.pending:
             await self._append(facts, self.events.take(statuses[-1] if statuses else None))
-            self.events.written()
+            self.events.on_change()
         for entry in entries:
             _apply(entry)
 
     async def _append(self, facts: Sequence[Fact], changes: StatusUpdate) -> None:
         append = partial(
             self.journal.append,
-            self._sweep_id,
-            self.owner,
+            self.sweep_id,
+            self.lease.owner,
             facts,
-            after=self._last,
+            after=self.last,
             changes=changes,
         )
         async for attempt in AsyncRetrying(
             retry=retry_if_exception_type((StorageBusyError, StorageUnavailableError)),
-            stop=stop_after_delay(self._patience),
+            stop=stop_after_delay(self.patience_seconds),
             wait=wait_exponential(multiplier=0.1, max=_LONGEST_PAUSE_SECONDS),
             before_sleep=self._log_retry,
             reraise=True,
@@ -284,7 +269,7 @@ class SweepLog:
                 except LeaseLostError:
                     await self._take_again(len(facts))
                     await append()
-        self._last += len(facts)
+        self.last += len(facts)
 
     async def _take_again(self, unsure: int) -> None:
         """Take a sweep back whose lease ran out, unless somebody has worked on it meanwhile.
@@ -293,35 +278,35 @@ class SweepLog:
             unsure: how many facts of ours may have been written without our hearing of it.
         """
         try:
-            last = await self.journal.take(self._sweep_id, self._lease)
+            last = await self.journal.take(self.sweep_id, self.lease)
         except SweepTakenError as error:
             raise LeaseLostError(str(error)) from error
-        if last not in {self._last, self._last + unsure}:
-            raise LeaseLostError(f"sweep {self._sweep_id}: somebody else has gone on with it")
-        log.warning("journal.lease_taken_again", sweep=self._sweep_id)
+        if last not in {self.last, self.last + unsure}:
+            raise LeaseLostError(f"sweep {self.sweep_id}: somebody else has gone on with it")
+        log.warning("journal.lease_taken_again", sweep=self.sweep_id)
 
     async def _renew(self) -> None:
         while True:
-            await asyncio.sleep(self._lease.seconds / _RENEWALS_PER_LEASE)
+            await asyncio.sleep(self.lease.seconds / _RENEWALS_PER_LEASE)
             try:
-                await self.journal.take(self._sweep_id, self._lease)
+                await self.journal.take(self.sweep_id, self.lease)
             except SweepTakenError as error:
                 self._closed = True
                 raise LeaseLostError(str(error)) from error
             except StorageError as error:
                 # Whether that matters is for the next fact to find out.
-                log.warning("journal.lease_not_renewed", sweep=self._sweep_id, error=str(error))
+                log.warning("journal.lease_not_renewed", sweep=self.sweep_id, error=str(error))
 
     async def _give_back(self) -> None:
         try:
-            await self.journal.give_back(self._sweep_id, self.owner)
+            await self.journal.give_back(self.sweep_id, self.lease.owner)
         except StorageError as error:
-            log.warning("journal.lease_kept", sweep=self._sweep_id, error=str(error))
+            log.warning("journal.lease_kept", sweep=self.sweep_id, error=str(error))
 
     def _log_retry(self, state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None
         if state.attempt_number == 1:
-            log.warning("journal.away", sweep=self._sweep_id, error=str(error))
+            log.warning("journal.away", sweep=self.sweep_id, error=str(error))
 
 
 def _in_turn(entries: Sequence[_Entry]) -> Iterator[Sequence[_Entry]]:

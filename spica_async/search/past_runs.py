@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -81,10 +80,6 @@ class PastRuns:
         self.elapsed_seconds = max(self.elapsed_seconds, fact.at)
 
 
-def requests_survive(buses: Sequence[str]) -> bool:
-    """Whether requests that one run has sent may still be under way in the next.
-
-    Args:
-        buses: the names of the buses of the one run and of the other.
-    """
-    return len(set(buses)) == 1 and buses[0] != MEMORY_BUS
+def requests_survive(bus: str, next_bus: str) -> bool:
+    """Whether requests that a run has sent over one bus may be under way in the next run."""
+    return bus == next_bus and bus != MEMORY_BUS

@@ -57,18 +57,6 @@ _STATUS: Final[tuple[tuple[type[SpicaError], int, str], ...]] = (
 log = structlog.get_logger(__name__)
 
 
-class UnreadableCommandError(SpicaError):
-    """The message is no command.
-
-    Attributes:
-        answer: for its sender; none: the message names no queue for one.
-    """
-
-    def __init__(self, problem: str, answer: SweepCommandAnswer | None = None) -> None:
-        super().__init__(problem)
-        self.answer = answer
-
-
 class _Sender(MessageModel):
     """What of an envelope has to be sound for its sender to be answered."""
 
@@ -158,21 +146,24 @@ class Commands:
     async def _obey_all(self, consumer: Consumer, group: asyncio.TaskGroup) -> None:
         async for delivery in consumer:
             try:
-                command = _read(delivery.message)
-            except UnreadableCommandError as error:
-                handling = self._refuse(delivery, error)
+                command = read_command(delivery.message)
+            except InputError as error:
+                handling = self._refuse(delivery, str(error))
             else:
                 # Joined before anything else comes, for the order of the queue.
                 line = self._lines.setdefault(_about(command), _Line())
                 handling = self._obey_in_line(delivery, command, line, _now())
             group.create_task(_unless_lost(delivery, handling))
 
-    async def _refuse(self, delivery: Delivery, error: UnreadableCommandError) -> None:
-        if error.answer is None:
-            log.warning("commands.unreadable", error=str(error)[:_LONGEST_DETAIL])
+    async def _refuse(self, delivery: Delivery, detail: str) -> None:
+        """Answer what is no command, or dead-letter it where its sender cannot be answered."""
+        command_id = _sender(delivery.message)
+        if command_id is None:
+            log.warning("commands.unreadable", error=detail[:_LONGEST_DETAIL])
             await delivery.nack(requeue=False)
             return
-        await self._answer(delivery.message, error.answer)
+        problem = Problem(title="bad input", status=422, detail=detail)
+        await self._answer(delivery.message, _refusal(command_id, problem))
         await delivery.ack()
 
     async def _obey_in_line(
@@ -266,14 +257,14 @@ async def _unless_lost(delivery: Delivery, handling: Coroutine[Any, Any, None]) 
         log.info("commands.delivery_lost", command=delivery.message.message_id)
 
 
-def _read(message: Message) -> SweepCommanded:
+def read_command(message: Message) -> SweepCommanded:
     """The command that a message is.
 
     Raises:
-        UnreadableCommandError: it is none.
+        InputError: it is none.
     """
     if message.type != SWEEP_COMMAND:
-        raise UnreadableCommandError(f"type {message.type!r}")
+        raise InputError(f"type {message.type!r}")
     try:
         return SweepCommanded.model_validate(parse_json(decode(message.body)))
     except InputError as error:
@@ -281,20 +272,21 @@ def _read(message: Message) -> SweepCommanded:
     except ValidationError as error:
         problems = describe(error, SweepCommanded)
     # Fields are named as a sender thinks of them, within what it asks.
-    detail = "\n".join(
-        line.removeprefix("data.").removeprefix("submission.config.") for line in problems
+    raise InputError(
+        "\n".join(
+            line.removeprefix("data.").removeprefix("submission.config.") for line in problems
+        )
     )
-    raise UnreadableCommandError(detail, _answer_to_sender(message, detail))
 
 
-def _answer_to_sender(message: Message, detail: str) -> SweepCommandAnswer | None:
-    if message.reply_to is None:
+def _sender(message: Message) -> str | None:
+    """The id of what was to be a command; None: there is nobody to be answered."""
+    if message.type != SWEEP_COMMAND or message.reply_to is None:
         return None
     try:
-        sender = _Sender.model_validate_json(message.body)
+        return _Sender.model_validate_json(message.body).id
     except ValidationError:
         return None
-    return _refusal(sender.id, Problem(title="bad input", status=422, detail=detail))
 
 
 def _refusal(command_id: str, problem: Problem) -> SweepCommandAnswer:

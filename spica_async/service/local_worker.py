@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import structlog
 
@@ -18,9 +18,10 @@ from workers.traces import TraceCache
 log = structlog.get_logger(__name__)
 
 
-def coordinators_worker(
+@asynccontextmanager
+async def coordinators_worker(
     bus: Bus, broker: BrokerOptions | None, *, slots: int, children: ChildSettings
-) -> AbstractAsyncContextManager[None]:
+) -> AsyncIterator[None]:
     """The worker beside a coordinator; see `local_worker`.
 
     Args:
@@ -39,16 +40,12 @@ def coordinators_worker(
         traces=TraceCache() if broker else None,
         children=children,
     )
-    return local_worker(bus, worker) if broker is None else _over_broker(broker, worker)
-
-
-@asynccontextmanager
-async def _over_broker(broker: BrokerOptions, worker: WorkerOptions) -> AsyncIterator[None]:
-    queues = f"spica.worker.{worker.name}"
-    async with (
-        connected(broker.address, role="worker", private_queues=queues) as bus,
-        local_worker(bus, worker),
-    ):
+    async with AsyncExitStack() as stack:
+        if broker is not None:
+            queues = f"spica.worker.{worker.name}"
+            own_bus = connected(broker.address, role="worker", private_queues=queues)
+            bus = await stack.enter_async_context(own_bus)
+        await stack.enter_async_context(local_worker(bus, worker))
         yield
 
 

@@ -110,7 +110,7 @@ async def run_job(
             stop=stop,
             reuse=reuse,
             share=context.share,
-            owner=log.owner,
+            owner=log.lease.owner,
             bus_name=str(context.broker.address) if context.broker is not None else MEMORY_BUS,
         )
         if past.ended is not None:

@@ -20,9 +20,8 @@ from schemas.daemon import (
     SweepSummary,
 )
 from schemas.goal import OptimizationGoal
-from schemas.journal import SWEEP_FACT, Ended, Stopped
+from schemas.journal import SWEEP_FACT, Ended, ListedSweep, Stopped
 from schemas.results import CandidateRecord
-from schemas.summary import ListedSweep
 from spica_async.errors import SpicaError, file_problem
 from spica_async.journal import Journal, SweepRow
 from spica_async.processes.threads import DaemonThreads, in_threads

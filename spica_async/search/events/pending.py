@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from schemas.config import SmartSearchConfig
-from schemas.journal import Ended, Started, Stopped, SweepFact
+from schemas.journal import Ended, ListedSweep, Started, Stopped, SweepFact
 from schemas.lifecycle import Lifecycle, SweepEvent, SweepSubmitted
 from schemas.results import CandidateRecord
-from schemas.summary import ListedSweep
 from spica_async.journal.port import StatusUpdate
 from spica_async.search.events.from_facts import EventsFromFacts
 from spica_async.search.observer import Observer
@@ -125,10 +124,6 @@ class PendingEvents(Observer):
             changed = {"feasible": self._feasible, "best_score": self._best, "reason": self._reason}
             summary = self._listed.model_copy(update=changed).model_dump_json(exclude_none=True)
         return StatusUpdate(status=status, summary=summary, events=events, events_after=after)
-
-    def written(self) -> None:
-        """Call `on_change`: what was taken last is in the journal."""
-        self.on_change()
 
     def _taken_back(self, number: int) -> Sequence[Lifecycle]:
         """What was yet to be written when somebody else wrote an event of that number.

@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from schemas.daemon import SweepState
-from spica_async.service.http.problems import internal_error
+from spica_async.service.http.problems import problem_response
 
 log = structlog.get_logger(__name__)
 
@@ -98,7 +98,9 @@ class Observed:
             if status is not None:
                 # Half an answer is out; the server breaks the connection off.
                 raise
-            await internal_error()(scope, receive, watched)
+            detail = "the daemon has failed at this; its log has the details"
+            answer = problem_response(HTTPStatus.INTERNAL_SERVER_ERROR, detail)
+            await answer(scope, receive, watched)
         finally:
             if status is not None:
                 self._count(scope, status, seconds)

@@ -52,13 +52,6 @@ def describe_problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
     }
 
 
-def internal_error() -> Response:
-    """The answer where the fault is ours; what it is stands in the log alone."""
-    return problem_response(
-        HTTPStatus.INTERNAL_SERVER_ERROR, "the daemon has failed at this; its log has the details"
-    )
-
-
 def answer_problems(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
     """Have every error that a route may raise answered with a problem.
 

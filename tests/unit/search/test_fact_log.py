@@ -121,7 +121,7 @@ class FakeEvents:
         events, self.events = self.events, []
         return StatusUpdate(status=status, events=events)
 
-    def written(self) -> None:
+    def on_change(self) -> None:
         pass
 
 
