@@ -41,7 +41,7 @@ from workers.memory import MemoryGuard
 from workers.messages import AddressedRequest, MalformedMessageError, parse_request
 from workers.own_data import check_own_data, with_model_folder
 from workers.port import EvaluationSlot, SlotOutcome, TraceProvider, UnavailableError
-from workers.presence import Presence, to_message, worker_source
+from workers.presence import Presence, worker_source
 
 _FRESH_FOR = timedelta(seconds=30)
 """Of a newer request nobody asks whether it is still awaited: that costs a millisecond."""
@@ -184,7 +184,7 @@ class Handler:
                 return answer
             async with self._apart_if_suspect(delivery_count):
                 result = await self._measure(slot, request, holding, delivery_count)
-            answer = to_message(
+            answer = Message.of(
                 EvaluationCompleted(
                     source=worker_source(self._worker), subject=request.evaluation_id, data=result
                 )

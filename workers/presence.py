@@ -191,14 +191,9 @@ class Presence:
 
     async def _publish(self, topic: str, envelope: Envelope[Any]) -> None:
         try:
-            await self._bus.publish_event(topic, to_message(envelope))
+            await self._bus.publish_event(topic, Message.of(envelope))
         except BusError as error:
             self._warnings.add("event_lost", error=str(error))
-
-
-def to_message(envelope: Envelope[Any]) -> Message:
-    """The envelope as the bus carries it."""
-    return Message(envelope.model_dump_json().encode(), envelope.id, envelope.type)
 
 
 def worker_source(name: str) -> str:

@@ -12,9 +12,9 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from enum import Enum, StrEnum, auto
-from typing import Protocol
+from typing import Any, Protocol, Self
 
-from schemas.envelope import MAX_MESSAGE_BYTES
+from schemas.envelope import MAX_MESSAGE_BYTES, Envelope
 from spica_async.bus.inbox import Inbox
 from spica_async.errors import SpicaError
 
@@ -111,6 +111,11 @@ class Message:
     message_id: str
     type: str
     reply_to: str | None = None
+
+    @classmethod
+    def of(cls, envelope: Envelope[Any], reply_to: str | None = None) -> Self:
+        """The message that carries an envelope."""
+        return cls(envelope.model_dump_json().encode(), envelope.id, envelope.type, reply_to)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any, Final
+from typing import Final
 
 import structlog
 from pydantic import ValidationError
 
 from schemas.control import RollCall, RollCalled, SweepCancellation, SweepCancelled
-from schemas.envelope import Envelope, EnvelopeSubject
+from schemas.envelope import EnvelopeSubject
 from schemas.messages import (
     EVALUATION_COMPLETED,
     Cause,
@@ -136,17 +136,17 @@ class Outgoing:
             subject=request.evaluation_id,
             data=request.model_copy(update={"run": self._run}),
         )
-        return _message(envelope, self.reply_to)
+        return Message.of(envelope, self.reply_to)
 
     def result(self, result: EvaluationResult) -> Message:
         """A result that no worker has given, for the coordinator that awaits it."""
         subject = result.evaluation_id
-        return _message(EvaluationCompleted(source=self._source, subject=subject, data=result))
+        return Message.of(EvaluationCompleted(source=self._source, subject=subject, data=result))
 
     def roll_call(self) -> Message:
         """Have every worker publish its status now."""
         call = RollCall(coordinator=self._coordinator)
-        return _message(RollCalled(source=self._source, data=call))
+        return Message.of(RollCalled(source=self._source, data=call))
 
     def cancellation(self, grace_seconds: float) -> Message:
         """Have workers drop what has not started, and end what runs after `grace_seconds`."""
@@ -154,9 +154,4 @@ class Outgoing:
         cancellation = SweepCancellation(
             sweep_id=sweep_id, run=self._run, grace_seconds=grace_seconds
         )
-        return _message(SweepCancelled(source=self._source, subject=sweep_id, data=cancellation))
-
-
-def _message(envelope: Envelope[Any], reply_to: str | None = None) -> Message:
-    body = envelope.model_dump_json().encode()
-    return Message(body, envelope.id, envelope.type, reply_to=reply_to)
+        return Message.of(SweepCancelled(source=self._source, subject=sweep_id, data=cancellation))

@@ -21,7 +21,6 @@ from schemas.events import (
     WorkerStatus,
 )
 from schemas.messages import (
-    EVALUATION_COMPLETED,
     EvaluationCompleted,
     EvaluationRequested,
     EvaluationResult,
@@ -206,14 +205,13 @@ class LossyWorker:
             measurement=self.measure(request.sample),
             wall_seconds=1.0,
         )
-        body = EvaluationCompleted(source=self.source, data=result).model_dump_json().encode()
+        message = Message.of(
+            EvaluationCompleted(id=request.evaluation_id, source=self.source, data=result)
+        )
         assert delivery.message.reply_to is not None
         # A worker drops what nobody waits for: the request is acknowledged in any case.
         with suppress(UnroutableError):
-            await self.bus.publish(
-                delivery.message.reply_to,
-                Message(body, request.evaluation_id, EVALUATION_COMPLETED),
-            )
+            await self.bus.publish(delivery.message.reply_to, message)
 
     async def beat(self) -> None:
         while True:
@@ -237,11 +235,7 @@ class LossyWorker:
 
     async def tell(self, topic: str, envelope: Envelope[Any]) -> None:
         if not self.silent:
-            await self.bus.publish_event(topic, event_message(envelope))
-
-
-def event_message(envelope: Envelope[Any]) -> Message:
-    return Message(envelope.model_dump_json().encode(), envelope.id, envelope.type)
+            await self.bus.publish_event(topic, Message.of(envelope))
 
 
 def status(

@@ -14,7 +14,6 @@ from typing import Any, Protocol
 from schemas.events import EvaluationStart, EvaluationStarted
 from schemas.journal import SamplerStats, SweepFact
 from schemas.messages import (
-    EVALUATION_COMPLETED,
     EvaluationCompleted,
     EvaluationRequest,
     EvaluationRequested,
@@ -114,9 +113,10 @@ class FakeWorker:
             model_sha256=None if request.model is None else request.model.sha256,
             wall_seconds=1.0,
         )
-        body = EvaluationCompleted(source="fake", data=result).model_dump_json().encode()
         assert delivery.message.reply_to is not None
-        message = Message(body, request.evaluation_id, EVALUATION_COMPLETED)
+        message = Message.of(
+            EvaluationCompleted(id=request.evaluation_id, source="fake", data=result)
+        )
         with suppress(UnroutableError):  # The search has ended meanwhile, and its queue with it.
             await self.bus.publish(delivery.message.reply_to, message)
         await delivery.ack()
@@ -126,8 +126,7 @@ class FakeWorker:
             evaluation_id=request.evaluation_id, sweep_id=request.sweep_id, worker="fake", slot=0
         )
         event = EvaluationStarted(source="fake", data=start)
-        message = Message(event.model_dump_json().encode(), event.id, event.type)
-        await self.bus.publish_event(EVALUATION_STARTED_TOPIC, message)
+        await self.bus.publish_event(EVALUATION_STARTED_TOPIC, Message.of(event))
 
 
 class NoLog:

@@ -158,10 +158,7 @@ class Desk:
                 time=sent_at or datetime.now(UTC),
                 data=request,
             )
-            body = envelope.model_dump_json().encode()
-            await self.bus.publish(
-                REQUESTS.name, Message(body, envelope.id, envelope.type, reply_to)
-            )
+            await self.bus.publish(REQUESTS.name, Message.of(envelope, reply_to))
 
     async def answers(self, count: int) -> list[Delivery]:
         """Take so many messages from the results."""
@@ -189,8 +186,7 @@ class Desk:
         await self.broadcast(RollCalled(source="test", data=RollCall(coordinator="test")))
 
     async def broadcast(self, envelope: Envelope[Any]) -> None:
-        body = envelope.model_dump_json().encode()
-        await self.bus.broadcast(Message(body, envelope.id, envelope.type))
+        await self.bus.broadcast(Message.of(envelope))
 
     async def until(self, condition: Callable[[], Any]) -> None:
         """Let others run until the condition holds."""

@@ -173,10 +173,9 @@ class RabbitBus:
         if not 0 < len(queue.encode()) <= _MOST_NAME_BYTES:
             raise UnroutableError(f"{what}: no queue can be called {queue[:40]!r}")
 
-        send = partial(self._work.send, message, routing_key=queue, persistent=True, mandatory=True)
+        send = partial(self._work.send, routing_key=queue, persistent=True, mandatory=True)
         try:
-            async with self._alone(message):
-                await self._persistently(send, f"publishing {what}")
+            await self._send(message, send, f"publishing {what}")
         except ReturnedError as error:
             raise UnroutableError(f"{what}: there is no queue {queue}") from error
 
@@ -190,7 +189,8 @@ class RabbitBus:
         """See `Bus.publish_event`; unless it is confirmed, it fails at once when we are cut off."""
         check_size(message)
         if confirmed:
-            await self._send_to(EVENTS_EXCHANGE, message, f"event {topic}", topic, persistent=True)
+            send = partial(self._control.send, exchange=EVENTS_EXCHANGE, routing_key=topic)
+            await self._send(message, partial(send, persistent=True), f"event {topic}")
             return
         if not self._publishing.is_connected:
             raise BusUnavailableError(f"event {topic}: the broker is away")
@@ -199,9 +199,7 @@ class RabbitBus:
             # is given up while it opens would never be had.
             await self._events.get()
             async with asyncio.timeout(_EVENT_SECONDS):
-                await self._events.send(
-                    message, exchange=EVENTS_EXCHANGE, routing_key=topic, persistent=False
-                )
+                await self._events.send(message, exchange=EVENTS_EXCHANGE, routing_key=topic)
         except (TimeoutError, TransientError) as error:
             raise BusUnavailableError(f"event {topic}: the broker takes nothing") from error
 
@@ -219,7 +217,8 @@ class RabbitBus:
     async def broadcast(self, message: Message) -> None:
         """See `Bus.broadcast`."""
         check_size(message)
-        await self._send_to(CONTROL_EXCHANGE, message, f"broadcasting {message.type}")
+        send = partial(self._control.send, exchange=CONTROL_EXCHANGE)
+        await self._send(message, send, f"broadcasting {message.type}")
 
     def listen(self) -> AbstractAsyncContextManager[Inbox[Message]]:
         """See `Bus.listen`."""
@@ -231,28 +230,13 @@ class RabbitBus:
             unread=self._unread,
         ).open(self._patience_seconds)
 
-    async def _send_to(
-        self,
-        exchange: str,
-        message: Message,
-        doing: str,
-        topic: str = "",
-        *,
-        persistent: bool = False,
+    async def _send(
+        self, message: Message, send: Callable[[Message], Awaitable[None]], doing: str
     ) -> None:
-        send = partial(
-            self._control.send,
-            message,
-            exchange=exchange,
-            routing_key=topic,
-            persistent=persistent,
-        )
-        async with self._alone(message):
-            await self._persistently(send, doing)
-
-    def _alone(self, message: Message) -> asyncio.Lock:
-        """A lock for messages of one id, by which alone the library knows those that come back."""
-        return self._same_id.setdefault(message.message_id, asyncio.Lock())
+        # The library knows by their ids alone which messages come back or are confirmed.
+        lock = self._same_id.setdefault(message.message_id, asyncio.Lock())
+        async with lock:
+            await self._persistently(partial(send, message), doing)
 
     async def _declare(self, what: str, spec: Spec) -> None:
         try:
@@ -288,9 +272,6 @@ class RabbitBus:
             raise QueueConflictError(f"{doing}: {error}") from error
 
     async def _persistently(self, attempt: Callable[[], Awaitable[ResultT]], doing: str) -> ResultT:
-        async def once() -> ResultT:
-            return await attempt()
-
         async with patience(self._patience_seconds, doing):
             with self._report.slow_after(_SLOW_SECONDS):
                 try:
@@ -298,6 +279,5 @@ class RabbitBus:
                     return await attempt()
                 except TransientError:
                     pass
-                # A coroutine function, since the library does not await what others return.
-                result: ResultT = await retrying(TransientError)(once)
+                result: ResultT = await retrying(TransientError)(attempt)
                 return result

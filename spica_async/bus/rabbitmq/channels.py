@@ -67,8 +67,8 @@ class ReusedChannel:
         message: Message,
         *,
         exchange: str = "",
-        routing_key: str,
-        persistent: bool,
+        routing_key: str = "",
+        persistent: bool = False,
         mandatory: bool = False,
     ) -> None:
         """Publish a message, and wait for its confirmation if the channel has any.

@@ -146,8 +146,7 @@ async def send(bus: RabbitBus, *requests: EvaluationRequest) -> None:
         envelope = EvaluationRequested(
             id=request.evaluation_id, source="spica/coordinator/test", data=request
         )
-        body = envelope.model_dump_json().encode()
-        await bus.publish(REQUESTS.name, Message(body, envelope.id, envelope.type, RESULTS.name))
+        await bus.publish(REQUESTS.name, Message.of(envelope, RESULTS.name))
 
 
 async def take(bus: RabbitBus, queue: str, count: int) -> list[Delivery]:

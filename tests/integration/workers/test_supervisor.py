@@ -78,11 +78,10 @@ async def working(supervisor: Supervisor) -> AsyncIterator[Supervisor]:
 
 async def send(bus: MemoryBus, *requests: EvaluationRequest, reply_to: str = RESULTS.name) -> None:
     for request in requests:
-        envelope = EvaluationRequested(source="spica/coordinator/test", data=request)
-        body = envelope.model_dump_json().encode()
-        await bus.publish(
-            REQUESTS.name, Message(body, request.evaluation_id, EVALUATION_REQUESTED, RESULTS.name)
+        envelope = EvaluationRequested(
+            id=request.evaluation_id, source="spica/coordinator/test", data=request
         )
+        await bus.publish(REQUESTS.name, Message.of(envelope, RESULTS.name))
 
 
 async def receive(bus: MemoryBus, count: int) -> dict[str, EvaluationResult]:
@@ -470,8 +469,7 @@ class TestCancelling:
             await send(bus, stuck, after)
             await until(lambda: marked("grandchild-*"))
             [first] = running()
-            body = order.model_dump_json().encode()
-            await bus.broadcast(Message(body, order.id, order.type))
+            await bus.broadcast(Message.of(order))
             results = await receive(bus, 1)
             assert first not in running()
         assert list(results) == [after.evaluation_id]

@@ -40,9 +40,8 @@ def kinds(evaluations: Evaluations) -> dict[str, int]:
 
 
 def others_request(name: str = "theirs") -> Message:
-    envelope = EvaluationRequested(source="other", data=request(name, sweep="other"))
-    body = envelope.model_dump_json().encode()
-    return Message(body, name, EVALUATION_REQUESTED, results_queue("other").name)
+    envelope = EvaluationRequested(id=name, source="other", data=request(name, sweep="other"))
+    return Message.of(envelope, results_queue("other").name)
 
 
 async def assert_quiet(bus: MemoryBus, *queues: str) -> None:
@@ -235,9 +234,8 @@ def test_what_was_given_up_holds_up_no_dead_letters_of_others() -> None:
         bus = MemoryBus()
         await declare(bus, requests_queue("engine"), results_queue("sweep"))
         await bus.declare_queue(results_queue("other"))
-        envelope = EvaluationRequested(source="sweep", data=request("ours"))
-        body = envelope.model_dump_json().encode()
-        ours = Message(body, "ours", EVALUATION_REQUESTED, RESULTS)
+        envelope = EvaluationRequested(id="ours", source="sweep", data=request("ours"))
+        ours = Message.of(envelope, RESULTS)
         async with opened(bus, parallel=1, earlier=Earlier(2, ["ours"])) as (evaluations, _):
             await evaluations.cancel(grace_seconds=60)
             bus.let_die(REQUESTS, ours, DeadLetterReason.DELIVERY_LIMIT)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 from support.asking import REQUESTS, RESULTS, completed, opened, request, send
-from support.lossy import at, event_message, status
+from support.lossy import at, status
 from support.virtual_time import run_in_virtual_time
 
 from schemas.control import ROLL_CALL, SWEEP_CANCELLED, RollCalled, SweepCancelled
@@ -50,13 +50,13 @@ SILENT_SECONDS = 40.0
 async def beat(bus: MemoryBus, second: float, *evaluations: str, **told: Any) -> None:
     data = status("w", evaluations=list(evaluations)).model_copy(update=told)
     event = WorkerHeartbeat(source="w", time=at(second), data=data)
-    await bus.publish_event(WORKER_HEARTBEAT_TOPIC, event_message(event))
+    await bus.publish_event(WORKER_HEARTBEAT_TOPIC, Message.of(event))
 
 
 async def start(bus: MemoryBus, evaluation: str) -> None:
     data = EvaluationStart(evaluation_id=evaluation, sweep_id="sweep", worker="w", slot=0)
     event = EvaluationStarted(source="w", data=data)
-    await bus.publish_event(EVALUATION_STARTED_TOPIC, event_message(event))
+    await bus.publish_event(EVALUATION_STARTED_TOPIC, Message.of(event))
 
 
 async def waiting_since(requests: Consumer) -> tuple[Message, float]:

@@ -177,8 +177,7 @@ async def test_what_is_in_flight_suits_the_workers_that_tell_of_themselves(
     async with worked_bus(gate=gate) as bus:
         running = asyncio.ensure_future(make_sweep().run(bus))
         await asyncio.sleep(0)
-        message = Message(event.model_dump_json().encode(), event.id, event.type)
-        await bus.publish_event(WORKER_HEARTBEAT_TOPIC, message)
+        await bus.publish_event(WORKER_HEARTBEAT_TOPIC, Message.of(event))
         async with asyncio.timeout(30):
             result = await running
     assert result.status == "exhausted"
