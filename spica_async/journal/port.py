@@ -57,8 +57,8 @@ class Lease:
 
 
 @dataclass(frozen=True, slots=True)
-class NewSweep:
-    """A sweep to be.
+class StoredSweep:
+    """What the journal has of a sweep from its submission on.
 
     Attributes:
         sweep_id: Its name.
@@ -68,8 +68,6 @@ class NewSweep:
         managed: Whether daemons may run it by themselves.
         use_cache: Whether what was measured before need not be measured again.
         summary: What a list shows of it, as JSON.
-        events: Its first events, each as JSON.
-        token: Names its submission, which may come again; None if nobody has named it.
     """
 
     sweep_id: str
@@ -79,45 +77,42 @@ class NewSweep:
     managed: bool = False
     use_cache: bool = True
     summary: str = "{}"
+
+
+@dataclass(frozen=True, slots=True)
+class NewSweep(StoredSweep):
+    """A sweep to be.
+
+    Attributes:
+        events: Its first events, each as JSON.
+        token: Names its submission, which may come again; None if nobody has named it.
+    """
+
     events: Sequence[str] = ()
     token: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SweepRow:
-    """A sweep as the journal has it.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepRow(StoredSweep):
+    """A sweep as it stands in the journal.
 
     Attributes:
-        sweep_id: Its name.
-        folder: Where its results go.
-        config: The configuration, as JSON.
-        priority: Higher goes first.
         status: As the last that wrote it says.
         submitted_at: Seconds since the epoch, by the database's clock.
         owner: Who runs it, or ran it last; None if nobody has, or it was given back.
         lease_seconds: How long the owner's lease still lasts; 0 or less once it has run out.
         last: Number of its latest fact; 0 if it has none.
         requested: What its coordinator is asked to do, `pause` or `cancel`; None if nothing.
-        managed: Whether daemons may run it by themselves.
-        use_cache: Whether what was measured before need not be measured again.
-        summary: What a list shows of it, as JSON.
         events: Number of the latest event; 0 if there is none.
         published: Number of the latest event that was published.
     """
 
-    sweep_id: str
-    folder: str
-    config: str
-    priority: int
     status: str
     submitted_at: float
     owner: str | None
     lease_seconds: float
     last: int
     requested: str | None
-    managed: bool
-    use_cache: bool
-    summary: str
     events: int
     published: int
 

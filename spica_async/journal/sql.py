@@ -12,6 +12,7 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Executable,
+    Row,
     Select,
     Table,
     Update,
@@ -419,16 +420,19 @@ class SqlJournal:
         return _sweep_row(row)
 
     def _sweep_rows(self, config: Any = sweeps_table.c.config) -> Select[Any]:
-        """The columns of a `SweepRow`, in its order."""
+        """Select what a `SweepRow` has as attributes."""
         table = sweeps_table.c
         lease_seconds = func.coalesce(table.lease_until - self.database.now(), 0.0)
-        computed = {"config": config, "lease_seconds": lease_seconds}
-        names = [field.name for field in fields(SweepRow)]
-        return select(*(computed[name] if name in computed else table[name] for name in names))
+        names = {field.name for field in fields(SweepRow)} - {"config", "lease_seconds"}
+        return select(
+            *(table[name].label(name) for name in sorted(names)),
+            config.label("config"),
+            lease_seconds.label("lease_seconds"),
+        )
 
 
-def _sweep_row(found: Any) -> SweepRow:
-    row = SweepRow(*found)
+def _sweep_row(found: Row[Any]) -> SweepRow:
+    row = SweepRow(**found._asdict())
     return replace(row, managed=bool(row.managed), use_cache=bool(row.use_cache))
 
 
