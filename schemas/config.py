@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from schemas.base import ConfigModel, FieldError
-from schemas.goal import OptimizationGoal, OptimizationTarget
+from schemas.goal import OptimizationGoal
 from schemas.search_space import SearchSpace
 from schemas.workload import LOAD_FIELDS, Workload
 
@@ -61,13 +61,9 @@ class SweepControl(ConfigModel):
     min_improvement: Annotated[float, Field(ge=0)] = 0.0
 
     @model_validator(mode="after")
-    def _validate_timeout(self) -> Self:
+    def _validate_limits(self) -> Self:
         if self.optimizer.profile == "random" and self.suggest_timeout_seconds != _SUGGEST_TIMEOUT:
             raise FieldError("suggest_timeout_seconds", "profile random takes no time to limit")
-        return self
-
-    @model_validator(mode="after")
-    def _validate_ends(self) -> Self:
         if self.min_improvement and self.patience is None:
             raise FieldError("min_improvement", "has no effect without patience")
         return self
@@ -101,13 +97,12 @@ class SmartSearchConfig(ConfigModel):
 
     @model_validator(mode="after")
     def _validate_load(self) -> Self:
-        pareto = self.goal.target is OptimizationTarget.PARETO
         workload = self.workload
-        if workload.kv_load_range is not None and not pareto:
+        if workload.kv_load_range is not None and not self.goal.is_pareto:
             raise FieldError(
                 "workload.kv_load_ratio",
                 f"a range needs goal.target: pareto; under {self.goal.target} give one number",
             )
-        if not workload.is_trace and workload.load_field is None and not pareto:
+        if not workload.is_trace and workload.load_field is None and not self.goal.is_pareto:
             raise FieldError(f"workload.{LOAD_FIELDS[0]}", f"set one of {', '.join(LOAD_FIELDS)}")
         return self

@@ -83,9 +83,14 @@ class OptimizationGoal(ConfigModel):
     pareto_objectives: list[_Target] | None = None
 
     @property
+    def is_pareto(self) -> bool:
+        """Whether there is a front in place of a ranking."""
+        return self.target is OptimizationTarget.PARETO
+
+    @property
     def objectives(self) -> tuple[OptimizationTarget, ...]:
         """The scalar targets to measure: one, or under `pareto` those listed or the default."""
-        if self.target is OptimizationTarget.PARETO:
+        if self.is_pareto:
             return tuple(self.pareto_objectives or DEFAULT_PARETO_OBJECTIVES)
         return (self.target,)
 
@@ -93,7 +98,7 @@ class OptimizationGoal(ConfigModel):
     def _validate_goal(self) -> Self:
         listed = self.pareto_objectives
         if listed is not None:
-            if self.target is not OptimizationTarget.PARETO:
+            if not self.is_pareto:
                 raise FieldError("pareto_objectives", "only legal with target: pareto")
             if OptimizationTarget.PARETO in listed:
                 raise FieldError("pareto_objectives", "pareto cannot be an objective of itself")

@@ -258,10 +258,22 @@ class SearchSpace(ConfigModel):
         return value
 
     @model_validator(mode="after")
-    def _validate_gpu_budget(self) -> Self:
+    def _validate_scalars(self) -> Self:
         if self.min_gpu_budget is not None and self.min_gpu_budget > self.gpu_budget:
             raise FieldError(
                 "min_gpu_budget", f"{self.min_gpu_budget} is over gpu_budget {self.gpu_budget}"
+            )
+        if self.num_g2_blocks and self.kv_bytes_per_token is None:
+            raise FieldError("kv_bytes_per_token", "required once num_g2_blocks is over 0")
+        if "disagg" in self.deployment_mode and self.prefill_block_size != self.decode_block_size:
+            raise FieldError(
+                "decode_block_size",
+                f"must be {self.prefill_block_size} as prefill_block_size: blocks are handed over",
+            )
+        if self.decode_enable_prefix_caching:
+            raise FieldError(
+                "decode_enable_prefix_caching",
+                "decode workers receive their KV cache and never cache prefixes: false",
             )
         return self
 
@@ -279,30 +291,6 @@ class SearchSpace(ConfigModel):
         for index, config in enumerate(self.parallel_configs):
             if not isinstance(config, wanted):
                 raise FieldError(f"parallel_configs[{index}]", f"an entry for {mode} is {form}")
-        return self
-
-    @model_validator(mode="after")
-    def _validate_offload(self) -> Self:
-        if self.num_g2_blocks and self.kv_bytes_per_token is None:
-            raise FieldError("kv_bytes_per_token", "required once num_g2_blocks is over 0")
-        return self
-
-    @model_validator(mode="after")
-    def _validate_block_sizes(self) -> Self:
-        if "disagg" in self.deployment_mode and self.prefill_block_size != self.decode_block_size:
-            raise FieldError(
-                "decode_block_size",
-                f"must be {self.prefill_block_size} as prefill_block_size: blocks are handed over",
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _validate_prefix_caching(self) -> Self:
-        if self.decode_enable_prefix_caching:
-            raise FieldError(
-                "decode_enable_prefix_caching",
-                "decode workers receive their KV cache and never cache prefixes: false",
-            )
         return self
 
 

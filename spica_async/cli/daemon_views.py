@@ -148,9 +148,7 @@ def _sweep_view(sweep: SweepDetail) -> RenderableType:
     if sweep.branches:
         parts.append(_branches_table(sweep))
     if sweep.best and goal is not None:
-        pareto = goal.target is OptimizationTarget.PARETO
-        title = "Pareto front" if pareto else f"best {len(sweep.best)} of {sweep.feasible}"
-        parts.append(candidates_table(title, sweep.best, goal))
+        parts.append(candidates_table(sweep.best, goal, of=sweep.feasible))
     parts += [
         Text(tally_text(sweep.tally)),
         Text(f"took {seconds(sweep.elapsed_seconds)} so far{who}"),

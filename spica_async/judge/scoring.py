@@ -121,7 +121,7 @@ def report_problem(
 def score_report(report: Report, goal: OptimizationGoal) -> float:
     """The headline number: signed so that more is better, raw under a Pareto goal."""
     value = objective_value(report, goal.objectives[0])
-    if goal.target is OptimizationTarget.PARETO or goal.target.maximize:
+    if goal.is_pareto or goal.target.maximize:
         return value
     return -value
 

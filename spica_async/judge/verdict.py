@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pydantic import JsonValue
 
 from schemas.config import SmartSearchConfig
-from schemas.goal import OptimizationGoal, OptimizationTarget
+from schemas.goal import OptimizationGoal
 from schemas.messages import Cause, Measurement, Outcome, Sample
 from spica_async.judge.scoring import Candidate, is_feasible, make_candidate, report_problem
 from spica_async.optimizer.types import Objective
@@ -78,7 +78,7 @@ def judge(
 
 def study_objectives(goal: OptimizationGoal) -> tuple[Objective, ...]:
     """The metrics of a study: the signed score, or each raw Pareto objective in its direction."""
-    if goal.target is not OptimizationTarget.PARETO:
+    if not goal.is_pareto:
         return (SCALAR_OBJECTIVE,)
     return tuple(Objective(target.value, target.maximize) for target in goal.objectives)
 
@@ -89,6 +89,6 @@ def metrics_for_sampler(
     """What the optimizer observes of a candidate, by objective; None where there is none."""
     if candidate is None:
         return None
-    if goal.target is not OptimizationTarget.PARETO:
+    if not goal.is_pareto:
         return {SCALAR_OBJECTIVE.name: candidate.score}
     return candidate.named_objectives

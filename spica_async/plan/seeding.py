@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from schemas.goal import OptimizationGoal, OptimizationTarget
+from schemas.goal import OptimizationGoal
 from schemas.search_space import Backend
 from spica_async.optimizer.assignments import centre
 from spica_async.plan.estimates import Estimator, PoolEstimates
@@ -38,7 +38,7 @@ def find_seeds(estimator: Estimator, branch: BranchSpace) -> tuple[Selection, ..
     goal = estimator.config.goal
     # One more than wanted, since the middle of the space, tried anyway, may be among them.
     wanted = SEEDS + 1
-    if goal.target is OptimizationTarget.PARETO:
+    if goal.is_pareto:
         values = np.concatenate([_values(goal, branch.pool, group) for group in groups])
         picks = spread_front(values, wanted)
     else:

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 from rich.table import Table
 from rich.text import Text
 
-from schemas.goal import OptimizationGoal, OptimizationTarget
+from schemas.goal import OptimizationGoal
 from schemas.results import CandidateRecord
 from spica_async.evaluate.fleet import FleetView, WorkerView
 from spica_async.judge.scoring import Candidate, pareto_front, rank
@@ -210,7 +210,7 @@ def best_so_far(branch: Branch, goal: OptimizationGoal) -> str:
             return "-"
         # The engine's own words may be pages.
         return shorten(f"none: {found_nothing(branch.state)}", _CELL_WIDTH, placeholder=" ...")
-    if goal.target is OptimizationTarget.PARETO:
+    if goal.is_pareto:
         return f"{len(pareto_front(branch.candidates, goal.objectives))} on the front"
     best: Candidate = rank(branch.candidates)[0]
     value = objective(goal.target, best.objectives[goal.target])

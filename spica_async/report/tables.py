@@ -8,7 +8,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Column, Table
 from rich.text import Text
 
-from schemas.goal import OptimizationGoal, OptimizationTarget, SLATarget
+from schemas.goal import OptimizationGoal, SLATarget
 from schemas.messages import Sample
 from schemas.results import RankedCandidate, SweepResult, Tally
 from spica_async.judge.scoring import average_gpus
@@ -35,14 +35,12 @@ _MEAN_OF_LEVEL = {
 
 def result_view(result: SweepResult, goal: OptimizationGoal) -> RenderableType:
     """The ten best or the whole front, the tallies, and where the time went."""
-    pareto = goal.target is OptimizationTarget.PARETO
-    shown = result.ranking if pareto else result.ranking[:_SHOWN]
+    shown = result.ranking if goal.is_pareto else result.ranking[:_SHOWN]
     parts: list[RenderableType] = []
     if result.status == "nothing_feasible":
         parts.append(_nothing_feasible(result, goal))
     elif shown:
-        title = "Pareto front" if pareto else f"best {len(shown)} of {len(result.ranking)}"
-        parts.append(candidates_table(title, shown, goal))
+        parts.append(candidates_table(shown, goal, of=len(result.ranking)))
     parts += [_tally(result), _timings(result), Text(f"results in {result.results_dir}")]
     return Group(*parts)
 
@@ -80,9 +78,16 @@ def plan_view(plan: SweepPlan) -> RenderableType:
 
 
 def candidates_table(
-    title: str, shown: Sequence[RankedCandidate], goal: OptimizationGoal
+    shown: Sequence[RankedCandidate], goal: OptimizationGoal, *, of: int
 ) -> RenderableType:
-    """A row for each candidate: its objectives, its figures, and what sets it apart."""
+    """A row for each candidate: its objectives, its figures, and what sets it apart.
+
+    Args:
+        shown: the best candidates, or the front.
+        goal: what makes them better than others.
+        of: how many candidates they are the best of.
+    """
+    title = "Pareto front" if goal.is_pareto else f"best {len(shown)} of {of}"
     described = _differences([candidate.config for candidate in shown])
     units = [TARGET_UNITS[target] for target in goal.objectives]
     figures = [*units, "GPUs", "TTFT ms", "ITL ms", "tok/s"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from schemas.goal import OptimizationGoal, OptimizationTarget
+from schemas.goal import OptimizationGoal
 from schemas.results import (
     BranchEnd,
     BranchResult,
@@ -40,7 +40,7 @@ def ranking(
         goal: what makes one better than another.
         most: how many of the best to list; a front is listed as a whole.
     """
-    if goal.target is OptimizationTarget.PARETO:
+    if goal.is_pareto:
         ordered = pareto_front(candidates, goal.objectives)
     else:
         ordered = rank(candidates)[:most]

@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from schemas.goal import OptimizationTarget
 from schemas.journal import Planned, PlannedBranch
 from schemas.messages import TraceLoad
 from spica_async.errors import SpicaError
@@ -43,11 +42,6 @@ class Sweep:
     fingerprint: str
     planning_seconds: float
     past: PastRuns = field(default_factory=PastRuns)
-
-    @property
-    def is_pareto(self) -> bool:
-        """Whether there is a front in place of a ranking."""
-        return self.plan.config.goal.target is OptimizationTarget.PARETO
 
     @property
     def model_sha256(self) -> str | None:

@@ -95,7 +95,7 @@ class SweepRun:
         branches = await self.restore()
         whole = ranking(branches.candidates, self.sweep.plan.config.goal)
         result = end.result.model_copy(update={"ranking": whole})
-        self._observers.ended(result, pareto=self.sweep.is_pareto)
+        self._observers.ended(result, pareto=self.sweep.plan.config.goal.is_pareto)
         await self._observers.settled()
         return result
 
@@ -277,7 +277,7 @@ class SweepRun:
         await self._log_end(result, failure, at)
         if self._evaluations is not None:
             self._evaluations.announces_leaving = failure is None
-        self._observers.ended(result, pareto=self.sweep.is_pareto)
+        self._observers.ended(result, pareto=self.sweep.plan.config.goal.is_pareto)
         await self._observers.settled()
         self._move(RunState.ENDED)
         return result

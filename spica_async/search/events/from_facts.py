@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from schemas.goal import OptimizationGoal, OptimizationTarget
+from schemas.goal import OptimizationGoal
 from schemas.journal import Ended, Planned, Started, Stopped, SweepFact
 from schemas.lifecycle import (
     BestImproved,
@@ -63,7 +63,7 @@ class EventsFromFacts:
             return
         if not is_useful(record.objectives, self._goal):
             return  # Nobody should deploy what meets no SLA.
-        if self._goal.target is OptimizationTarget.PARETO:
+        if self._goal.is_pareto:
             yield from self._entered(record, record.objectives)
         elif self._best is None or record.score > self._best:
             before, self._best = self._best, record.score
