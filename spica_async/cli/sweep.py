@@ -49,18 +49,13 @@ class RunOptions:
     """How to run a sweep, apart from its configuration.
 
     Attributes:
-        slots: replays at a time in this process; none: as many as suit the machine without a
-            broker, and with one none at all.
-        output: the folder for the sweep's own folder.
-        grace_seconds: how long an interrupted sweep waits for what runs.
+        flags: the options as they were typed.
         broker: none: everything happens in this process and its children.
         journal: where the sweep is kept for when it is resumed.
         use_cache: whether what was measured before need not be measured again.
     """
 
-    slots: int | None
-    output: Path
-    grace_seconds: float
+    flags: SweepFlags
     broker: BrokerOptions | None
     journal: JournalOptions
     use_cache: bool
@@ -75,7 +70,7 @@ class RunOptions:
         broker = flags.broker()
         check_root(flags.output)
         journal = JournalOptions.read(flags.journal, flags.output)
-        return cls(flags.slots, flags.output, flags.grace(), broker, journal, use_cache)
+        return cls(flags, broker, journal, use_cache)
 
     def inputs(self, config: SmartSearchConfig, progress: ProgressConsole) -> Inputs:
         """The checked inputs of a sweep, with the time limit that a broker needs.
@@ -89,8 +84,8 @@ class RunOptions:
     def resume_command(self, sweep_id: str) -> str:
         """What to type to go on with a sweep of this run's; a journal's URL may hold a password."""
         command = f"spica-async resume {sweep_id}"
-        if self.output != DEFAULT_OUTPUT:
-            command += f" --output {shlex.quote(str(self.output))}"
+        if self.flags.output != DEFAULT_OUTPUT:
+            command += f" --output {shlex.quote(str(self.flags.output))}"
         if self.journal.is_server:
             command += " --journal URL"
         if self.broker is not None:
@@ -107,7 +102,9 @@ def run_new_sweep(path: Path, options: RunOptions, *, as_json: bool) -> int:
     log_warnings_to_stderr()
     progress = ProgressConsole()
     inputs = options.inputs(load_config(path), progress)
-    job = NewJob(inputs, root=options.output, journal=options.journal, use_cache=options.use_cache)
+    job = NewJob(
+        inputs, root=options.flags.output, journal=options.journal, use_cache=options.use_cache
+    )
     return _run_job(job, options, progress, as_json=as_json)
 
 
@@ -123,7 +120,7 @@ def resume_sweep(sweep_id: str, options: RunOptions, *, as_json: bool) -> int:
     progress = ProgressConsole()
     row = asyncio.run(_sweep_row(sweep_id, options.journal))
     inputs = options.inputs(config_of(row), progress)
-    folder = _folder_of(row, options.output)
+    folder = _folder_of(row, options.flags.output)
     options = replace(options, use_cache=options.use_cache and row.use_cache)
     job = ResumedJob(sweep_id, inputs, folder=folder, journal=partial(opened, options.journal))
     return _run_job(job, options, progress, as_json=as_json)
@@ -139,7 +136,7 @@ def _run_job(job: Job, options: RunOptions, progress: ProgressConsole, *, as_jso
             with showing(goal, progress, fleet=options.broker is not None) as display:
                 result = asyncio.run(_run(job, options, slots, display, logs))
         except asyncio.CancelledError:
-            where = options.output
+            where = options.flags.output
             progress.print(f"interrupted; what was found, if anything, is in {where}", markup=False)
             return EXIT_INTERRUPTED
         except BaseExceptionGroup as group:
@@ -184,15 +181,15 @@ def _slots(options: RunOptions, *, parallel_evals: int) -> int:
     Raises:
         InputError: if so many were asked for that the memory is not enough for a replay in each.
     """
-    if options.slots is None and options.broker is not None:
+    if options.flags.slots is None and options.broker is not None:
         return 0
-    return min(checked_slots(options.slots), parallel_evals)
+    return min(checked_slots(options.flags.slots), parallel_evals)
 
 
 async def _run(
     job: Job, options: RunOptions, slots: int, display: Display, logs: ExitStack
 ) -> SweepResult:
-    stop = SweepStop(grace_seconds=options.grace_seconds)
+    stop = SweepStop(grace_seconds=options.flags.grace())
     # The last one is the end of the terminal.
     Interrupts(stop).listen(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     async with AsyncExitStack() as stack:

@@ -276,9 +276,9 @@ class SweepManager:
     async def _end(
         self, sweep_id: str, action: str, *, from_states: Collection[str]
     ) -> SweepSummary:
-        wanted = REQUESTED[action]
+        status = REQUESTED[action]
         async for row in self._looks(sweep_id):
-            if row.status not in from_states or row.status == wanted:
+            if row.status not in from_states or row.status == status:
                 raise WrongStateError(f"sweep {sweep_id} is {row.status}")
             # A command answers no requests.
             is_a_commands = not row.managed and not self.runs(sweep_id)
@@ -286,7 +286,7 @@ class SweepManager:
                 raise WrongStateError(f"sweep {sweep_id} is run by {row.owner}, no daemon")
             if row.status != "running" or is_a_commands:
                 with suppress(SweepTakenError, WrongStateError):
-                    await stop_idle_sweep(self._journal, row, wanted)
+                    await stop_idle_sweep(self._journal, row, status)
                     self._announce_change()
                     break
             # It is done whatever becomes of us: others look at the requests for what they run, and
@@ -294,7 +294,7 @@ class SweepManager:
             if not is_a_commands and await self._journal.request(sweep_id, action):
                 running = self.runner.running.get(sweep_id)
                 if running is not None:
-                    running.stop.request_status(wanted)
+                    running.stop.request_status(status)
                 self.runner.wake()
                 break
         return await self._summary(sweep_id)

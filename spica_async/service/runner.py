@@ -48,7 +48,7 @@ LOOK_SECONDS: Final = 1.0
 
 JOURNAL_AWAY: Final = "the journal is away"
 UNFINISHED: Final = ("queued", "running")
-REQUESTED: Final[dict[str, StoppedStatus]] = {"pause": "paused", "cancel": "cancelled"}
+REQUESTED: Final[dict[str | None, StoppedStatus]] = {"pause": "paused", "cancel": "cancelled"}
 """The status of a sweep that was requested to pause or to cancel."""
 
 _FIRST_POSTPONEMENT_SECONDS: Final = 5.0
@@ -210,15 +210,15 @@ class SweepRunner:
     async def _do_requests(self, rows: list[SweepRow]) -> None:
         """Do what any daemon was requested to do with sweeps."""
         for row in rows:
-            wanted = REQUESTED.get(row.requested or "")
+            status = REQUESTED.get(row.requested)
             running = self.running.get(row.sweep_id)
-            if wanted is None:
+            if status is None:
                 continue  # For a daemon of the version that knows it.
             if running is not None:
-                running.stop.request_status(wanted)
+                running.stop.request_status(status)
             elif row.status != "running" and is_left(row):
                 with suppress(SweepTakenError, WrongStateError, SweepUnknownError):
-                    await stop_idle_sweep(self._journal, row, wanted)
+                    await stop_idle_sweep(self._journal, row, status)
                     self._on_change()
 
     def _begin(self, rows: list[SweepRow], group: asyncio.TaskGroup) -> None:
@@ -240,12 +240,12 @@ class SweepRunner:
                 continue
             sweep_id = row.sweep_id
             watch = SweepWatch(sweep_id, partial(self._on_fleet, sweep_id))
-            wanted = REQUESTED.get(row.requested or "")
+            status = REQUESTED.get(row.requested)
             # One whose coordinator has died is brought back to be left in good order.
-            state = StopState.PREPARING if wanted is None else StopState.WORKING
+            state = StopState.PREPARING if status is None else StopState.WORKING
             stop = SweepStop(state, grace_seconds=self._settings.grace_seconds, requeues=True)
-            if wanted is not None:
-                stop.request_status(wanted)
+            if status is not None:
+                stop.request_status(status)
             running = self.running[sweep_id] = Running(sweep_id, watch, stop)
             task = group.create_task(self._run_one(running))
             stop.attach(task)
