@@ -78,11 +78,6 @@ class ResultsFolder:
             with folder._explained():
                 candidates.close()
 
-    @property
-    def logs(self) -> Path:
-        """The folder for the logs of processes."""
-        return self.path / "logs"
-
     def write_config(self, config: SmartSearchConfig) -> None:
         """Write the configuration with its defaults; it can be run again as it is."""
         self._replace("config.yaml", to_yaml(config_document(config)))

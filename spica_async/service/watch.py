@@ -26,26 +26,18 @@ class SweepWatch(Observer):
 
     Attributes:
         records: every candidate with a verdict, in order.
-        notes: what the user should know of the plan.
-        doing: what is done before the search.
     """
 
     def __init__(self, sweep_id: str, on_fleet: Callable[[FleetView], None]) -> None:
         self.records: list[CandidateRecord] = []
-        self.notes: list[str] = []
-        self.doing = ""
         self._on_fleet = on_fleet
         self._branches: dict[str, Branch] = {}
         self._last_found = 0.0, time.monotonic()
         self._log = structlog.get_logger(__name__).bind(sweep=sweep_id)
 
     def note(self, line: str) -> None:
-        """Keep it."""
-        self.notes.append(line)
-
-    def planning(self, line: str) -> None:
-        """Keep what is being done."""
-        self.doing = line
+        """Log it, for nobody watches the daemon."""
+        self._log.info("sweep.note", note=line)
 
     def restored(self, record: CandidateRecord) -> None:
         """Keep what an earlier run has found."""
