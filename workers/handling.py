@@ -40,7 +40,7 @@ from workers.ledger import Ledger, key_of
 from workers.memory import MemoryGuard
 from workers.messages import AddressedRequest, MalformedMessageError, parse_request
 from workers.own_data import check_own_data, with_model_folder
-from workers.port import EvaluationSlot, SlotOutcome, TraceProvider, UnavailableError
+from workers.port import ChildDeaths, EvaluationSlot, TraceProvider, UnavailableError
 from workers.presence import Presence, worker_source
 
 _FRESH_FOR = timedelta(seconds=30)
@@ -109,9 +109,7 @@ class Handler:
         hard_limit_seconds: float | None,
         traces: TraceProvider | None,
     ) -> None:
-        self._bus = shared.bus
-        self._holdings = shared.holdings
-        self._presence = shared.presence
+        self._shared = shared
         self._warnings = shared.warnings
         self._worker = worker
         self._guard = guard
@@ -136,7 +134,7 @@ class Handler:
             return Handled(Settlement.ACKED)
         try:
             # Held until the answer is with the bus: to be looked for in vain is to be sent again.
-            async with self._holdings.hold(addressed.request) as holding:
+            async with self._shared.holdings.hold(addressed.request) as holding:
                 answer = await self._answer(slot, addressed, holding, delivery.delivery_count)
                 return await self._publish(addressed, answer)
         except EvaluationCancelledError:
@@ -153,7 +151,7 @@ class Handler:
         if delivery_count == 0 and datetime.now(UTC) - addressed.sent_at < _FRESH_FOR:
             return False
         try:
-            await self._bus.queue_status(addressed.reply_to)
+            await self._shared.bus.queue_status(addressed.reply_to)
         except QueueNotFoundError as error:
             self._warnings.add("orphan_dropped", evaluation=_id(addressed), error=str(error))
             return True
@@ -221,24 +219,23 @@ class Handler:
     ) -> EvaluationResult:
         time = asyncio.get_running_loop().time
         began = time()
-        refusal = self._guard.refusal(request.load)
-        if refusal is not None:
-            outcome = SlotOutcome(refusal, child_deaths=0)
-        else:
+        deaths = self._ledger.deaths(key_of(request))
+        measurement = self._guard.refusal(request.load)
+        if measurement is None:
             try:
                 async with self._with_local_trace(await with_model_folder(request)) as local:
-                    outcome = await self._evaluate(slot, local, holding)
+                    measurement = await self._evaluate(slot, local, holding, deaths)
                 await check_own_data()
             except UnavailableError as error:
                 if delivery_count < _LACKING_DELIVERIES:
                     raise
-                outcome = SlotOutcome(Measurement.failed(error.cause, str(error)), child_deaths=0)
+                measurement = Measurement.failed(error.cause, str(error))
         return EvaluationResult(
             evaluation_id=request.evaluation_id,
             sweep_id=request.sweep_id,
             worker=self._worker,
-            measurement=outcome.measurement,
-            child_deaths=outcome.child_deaths,
+            measurement=measurement,
+            child_deaths=deaths.count,
             wall_seconds=time() - began,
             model_sha256=None if request.model is None else request.model.sha256,
         )
@@ -258,10 +255,13 @@ class Handler:
             yield request.model_copy(update={"load": here})
 
     async def _evaluate(
-        self, slot: EvaluationSlot, request: EvaluationRequest, holding: Holding
-    ) -> SlotOutcome:
-        deaths = self._ledger.deaths(key_of(request))
-        self._presence.evaluation_started(request, slot.index)
+        self,
+        slot: EvaluationSlot,
+        request: EvaluationRequest,
+        holding: Holding,
+        deaths: ChildDeaths,
+    ) -> Measurement:
+        self._shared.presence.evaluation_started(request, slot.index)
         holding.has_started = True
         try:
             async with asyncio.timeout(self._hard_limit_seconds) as limit:
@@ -271,16 +271,13 @@ class Handler:
                 raise
         await slot.end()
         limited = f"this worker's own limit of {self._hard_limit_seconds:g} s"
-        failure = (
-            Measurement.failed("child_died", f"no child was set up for it within {limited}")
-            if deaths.setting_up
-            else Measurement.failed("time_limit", f"still ran after {limited}")
-        )
-        return SlotOutcome(failure, deaths.count)
+        if deaths.setting_up:
+            return Measurement.failed("child_died", f"no child was set up for it within {limited}")
+        return Measurement.failed("time_limit", f"still ran after {limited}")
 
     async def _publish(self, addressed: AddressedRequest, answer: Message) -> Handled:
         try:
-            await self._bus.publish(addressed.reply_to, answer)
+            await self._shared.bus.publish(addressed.reply_to, answer)
         except (UnroutableError, BusUnavailableError) as error:
             # The answer is kept: when the request comes again, here or elsewhere, its coordinator
             # has a queue again, or is known to have none.

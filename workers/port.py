@@ -32,19 +32,10 @@ MAX_CHILD_DEATHS = 3
 """After so many the evaluation itself is taken to be what kills its child."""
 
 
-@dataclass(frozen=True, slots=True)
-class SlotOutcome:
-    """What an evaluation came to, and how many children died over it in all."""
-
-    measurement: Measurement
-    child_deaths: int
-
-
 @dataclass(slots=True)
 class SlotStatistics:
     """What a slot has done so far; deaths are those that nobody asked for."""
 
-    busy_seconds: float = 0.0
     evaluations: int = 0
     child_starts: int = 0
     child_deaths: int = 0
@@ -87,7 +78,7 @@ class EvaluationSlot(Protocol):
             ChildStartError: it cannot, and is not expected to later.
         """
 
-    async def evaluate(self, request: EvaluationRequest, deaths: ChildDeaths) -> SlotOutcome:
+    async def evaluate(self, request: EvaluationRequest, deaths: ChildDeaths) -> Measurement:
         """Run one evaluation to its end; `MAX_CHILD_DEATHS` in all are one.
 
         Raises:

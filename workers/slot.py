@@ -22,7 +22,7 @@ from spica_async.processes.child import (
 )
 from spica_async.states import moved
 from workers.child import ChildGreeting
-from workers.port import MAX_CHILD_DEATHS, ChildDeaths, ChildStartError, SlotOutcome, SlotStatistics
+from workers.port import MAX_CHILD_DEATHS, ChildDeaths, ChildStartError, SlotStatistics
 from workers.settings import ChildSettings
 
 log = structlog.get_logger(__name__)
@@ -114,7 +114,7 @@ class Slot:
         """
         await self._warm_child()
 
-    async def evaluate(self, request: EvaluationRequest, deaths: ChildDeaths) -> SlotOutcome:
+    async def evaluate(self, request: EvaluationRequest, deaths: ChildDeaths) -> Measurement:
         """Run one evaluation to its end, on new children as long as they die over it.
 
         `request.max_eval_seconds` bounds the running time over all of them, without the time that
@@ -125,14 +125,12 @@ class Slot:
         Raises:
             ChildStartError: as `start`.
         """
-        time = asyncio.get_running_loop().time
         seconds = request.max_eval_seconds
         clock = _Clock(math.inf if seconds is None else seconds)
         while True:
             deaths.setting_up = True
             child = await self._warm_child()
             self._enter(SlotState.BUSY)
-            began = time()
             watch = child.watch_memory(
                 self._memory_limit_bytes,
                 of_group=True,
@@ -160,9 +158,8 @@ class Slot:
             finally:
                 clock.stop()
                 watch.cancel()
-                self.statistics.busy_seconds += time() - began
             self.statistics.evaluations += 1
-            return SlotOutcome(measurement, deaths.count)
+            return measurement
 
     async def end(self) -> None:
         """End the child, if there is one, and what it started: SIGTERM, after a grace SIGKILL."""

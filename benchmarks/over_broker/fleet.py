@@ -21,12 +21,12 @@ from pydantic import TypeAdapter
 from over_broker.ending import when_told
 from over_broker.load import EMPTY
 from over_broker.processes import BENCHMARKS, check_alive, running
-from schemas.messages import EvaluationRequest
+from schemas.messages import EvaluationRequest, Measurement
 from spica_async.bus.address import BrokerAddress
 from spica_async.bus.port import Bus
 from spica_async.bus.rabbitmq import RabbitBus
 from spica_async.bus.topology import requests_queue
-from workers.port import ChildDeaths, EvaluationSlot, SlotOutcome, SlotStatistics
+from workers.port import ChildDeaths, EvaluationSlot, SlotStatistics
 from workers.settings import DEFAULT_HEARTBEAT_SECONDS, ChildSettings, WorkerOptions
 from workers.slot import Slot
 from workers.supervisor import Supervisor
@@ -74,10 +74,10 @@ class EmptySlot:
     async def start(self) -> None:
         """There is nothing to start."""
 
-    async def evaluate(self, request: EvaluationRequest, deaths: ChildDeaths) -> SlotOutcome:  # noqa: ARG002  # the port's
+    async def evaluate(self, request: EvaluationRequest, deaths: ChildDeaths) -> Measurement:  # noqa: ARG002  # the port's
         """The same measurement each time."""
         self.statistics.evaluations += 1
-        return SlotOutcome(EMPTY, deaths.count)
+        return EMPTY
 
     async def end(self) -> None:
         """Nothing runs."""

@@ -23,7 +23,7 @@ from schemas.messages import (
 from spica_async.bus.memory import MemoryBus
 from spica_async.bus.port import Delivery, Event, Message
 from spica_async.bus.topology import declare, requests_queue, results_queue
-from workers.port import ChildDeaths, SlotOutcome, SlotStatistics
+from workers.port import ChildDeaths, SlotStatistics
 from workers.settings import WorkerOptions
 from workers.supervisor import Supervisor
 
@@ -80,12 +80,12 @@ class FakeSlot:
             self.is_warm = True
             self.statistics.child_starts += 1
 
-    async def evaluate(self, request: EvaluationRequest, deaths: ChildDeaths) -> SlotOutcome:
+    async def evaluate(self, request: EvaluationRequest, deaths: ChildDeaths) -> Measurement:
         self._desk.evaluated.append(request)
         self.is_warm = False
         measurement = await self._desk.behave(self, request, deaths)
         self.is_warm = not self._desk.ends_children
-        return SlotOutcome(measurement, deaths.count)
+        return measurement
 
     async def end(self) -> None:
         self.ends += 1

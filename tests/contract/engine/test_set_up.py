@@ -80,8 +80,8 @@ async def build_seconds(settings: ChildSettings, asked: EvaluationRequest) -> fl
     """What the first evaluation of a child took before its replay."""
     slot = Slot(0, settings, memory_limit_bytes=2**40)
     try:
-        outcome = await slot.evaluate(asked, ChildDeaths())
+        measurement = await slot.evaluate(asked, ChildDeaths())
     finally:
         await slot.close()
-    assert outcome.measurement.outcome == "feasible"
-    return outcome.measurement.build_seconds
+    assert measurement.outcome == "feasible"
+    return measurement.build_seconds
