@@ -59,14 +59,14 @@ def main() -> int:
     for kind in kinds:
         seen: Counter[str] = Counter()
 
-        def tell(finding: Finding, kind: str = kind, seen: Counter[str] = seen) -> None:
+        def report(finding: Finding, kind: str = kind, seen: Counter[str] = seen) -> None:
             seen[finding.what] += 1
             if seen[finding.what] == 1:
                 console.print(f"{kind} {finding.case}: {finding.what}", markup=False)
                 console.print(finding.detail, markup=False)
                 console.print(f"  input: {finding.input[:600]}", markup=False)
 
-        tally = run_kind(kind, options.seed, cases, per_child=_PER_CHILD[kind], tell=tell)
+        tally = run_kind(kind, options.seed, cases, per_child=_PER_CHILD[kind], report=report)
         broken = broken or bool(tally.findings)
         table.add_row(
             kind,

@@ -54,7 +54,7 @@ def main() -> int:
     broken = None
     with BrokerNode() as node:
         soak = Soak(
-            VirtualHost(node, "/", node.url()), folder, seed=options.seed, tell=console.print
+            VirtualHost(node, "/", node.url()), folder, seed=options.seed, report=console.print
         )
         try:
             asyncio.run(until_told(soak.run(options.seconds)))

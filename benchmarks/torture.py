@@ -55,7 +55,7 @@ def main() -> int:
                     seed=options.seed,
                     kills=options.kills,
                     per_branch=options.per_branch,
-                    tell=console.print,
+                    report=console.print,
                 )
             )
         except Exception:  # noqa: BLE001  # whatever it is, the seed is told with it

@@ -132,19 +132,19 @@ def run_child(kind: str, opened: Opener, seed: int, cases: range, report: int) -
     told = 0
     with os.fdopen(report, "w", encoding="utf-8") as lines, opened() as subject:
 
-        def tell(**what: Any) -> None:
+        def write(**what: Any) -> None:
             lines.write(json.dumps(what) + "\n")
             lines.flush()
 
         for case in cases:
-            tell(begins=case)
+            write(begins=case)
             try_case(kind, subject, seed, case, tally)
             for finding in tally.findings[told:]:
-                tell(finding=[finding.case, finding.what, finding.detail, finding.input])
+                write(finding=[finding.case, finding.what, finding.detail, finding.input])
             told = len(tally.findings)
             if tally.peak_bytes > _MEMORY_BYTES:
                 break  # A process of its own for the others.
-        tell(
+        write(
             cases=tally.cases,
             outcomes=tally.outcomes,
             seconds=tally.seconds,
@@ -154,7 +154,7 @@ def run_child(kind: str, opened: Opener, seed: int, cases: range, report: int) -
 
 
 def run_kind(
-    kind: str, seed: int, cases: range, *, per_child: int, tell: Callable[[Finding], None]
+    kind: str, seed: int, cases: range, *, per_child: int, report: Callable[[Finding], None]
 ) -> Tally:
     """Try these cases in child processes, one after the other; one that dies is a finding.
 
@@ -163,18 +163,18 @@ def run_kind(
         seed: of all cases.
         cases: their numbers.
         per_child: how many one process tries at most.
-        tell: is given each finding at once.
+        report: is given each finding at once.
     """
     tally = Tally()
     following = cases.start
     while following < cases.stop:
         upto = min(cases.stop, following + per_child)
-        following = _run_one_child(kind, seed, range(following, upto), tally, tell)
+        following = _run_one_child(kind, seed, range(following, upto), tally, report)
     return tally
 
 
 def _run_one_child(
-    kind: str, seed: int, cases: range, tally: Tally, tell: Callable[[Finding], None]
+    kind: str, seed: int, cases: range, tally: Tally, report: Callable[[Finding], None]
 ) -> int:
     """The first case that is still to be tried."""
     reading, writing = os.pipe()
@@ -189,7 +189,7 @@ def _run_one_child(
 
     def found(finding: Finding) -> None:
         tally.findings.append(finding)
-        tell(finding)
+        report(finding)
 
     with os.fdopen(reading, encoding="utf-8") as lines:
         for line in lines:

@@ -230,7 +230,7 @@ async def _obeying(bus: MemoryBus, control: FakeControl) -> AsyncIterator[None]:
 
 async def _settled(bus: MemoryBus, queue: str) -> None:
     """Wait until nobody holds a message of the queue."""
-    while any(consumer.unsettled for consumer in bus._existing(queue)._consumers):  # noqa: ASYNC110, SLF001  # the port does not tell
+    while any(consumer.unsettled for consumer in bus._existing(queue)._consumers):  # noqa: ASYNC110, SLF001  # the port does not say
         await asyncio.sleep(0.0005)
 
 

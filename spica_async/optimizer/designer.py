@@ -21,7 +21,7 @@ from vizier.pyvizier import converters
 
 from spica_async.optimizer.fit import LbfgsFit
 from spica_async.optimizer.gaussian_process import MaskedProcess
-from spica_async.optimizer.history import most_telling
+from spica_async.optimizer.history import most_informative
 from spica_async.optimizer.jax_setup import set_up_jax
 from spica_async.optimizer.padding import Tier, compile_label_programs
 from spica_async.optimizer.rehearsal import Rehearsal, made_up_request, rehearsals_after
@@ -105,7 +105,7 @@ class FastDesigner(VizierDefaultDesigner):
         """Returns `request.count` assignments."""
         others = len(request.pending) + request.count
         fitted = fitted_count(len(request.history), others)
-        history = most_telling(request.history, self._study.objectives, fitted)
+        history = most_informative(request.history, self._study.objectives, fitted)
         bandit = self._bandit(
             Tier.for_trials(fitted + others), LbfgsFit(), _CONFIG, self._key(request)
         )

@@ -10,7 +10,7 @@ import numpy as np
 from spica_async.optimizer.types import Objective, Trial
 
 
-def most_telling(
+def most_informative(
     history: Sequence[Trial], objectives: Sequence[Objective], limit: int
 ) -> tuple[Trial, ...]:
     """Returns at most `limit` trials: the better half of them for what is best, the rest latest.

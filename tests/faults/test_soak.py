@@ -16,7 +16,7 @@ SECONDS = 60
 async def test_sweeps_end_exactly_under_random_faults(
     broker_vhost: VirtualHost, tmp_path: Path, seed: int
 ) -> None:
-    soak = Soak(broker_vhost, tmp_path, seed=seed, tell=print)
+    soak = Soak(broker_vhost, tmp_path, seed=seed, report=print)
     await soak.run(SECONDS)
     assert soak.tallies.sweeps >= 1
     assert soak.tallies.faults.total() >= 5

@@ -1,4 +1,4 @@
-"""A program that appends to a journal until it is stopped, and tells every number that it was told.
+"""A program that appends to a journal until it is stopped, and prints each number that it holds.
 
     python appending.py URL [BYTES]
 
@@ -27,7 +27,7 @@ async def _append_for_ever(url: str) -> None:
         with contextlib.suppress(SweepExistsError):
             await journal.create(NewSweep("one", "/results", "{}"))
         last = await journal.take("one", LEASE)
-        _tell("ready")
+        _print("ready")
         while True:
             # Several at a time, so that a part of them would be noticed.
             facts = [Fact("counted", json.dumps({"n": last + 1 + place})) for place in range(3)]
@@ -35,13 +35,13 @@ async def _append_for_ever(url: str) -> None:
                 last = await journal.append("one", "me", facts, after=last)
             except StorageFullError as error:
                 assert (await journal.sweep("one")).last == last
-                _tell(f"full {error}")
+                _print(f"full {error}")
                 _make_room()
                 last = await journal.append("one", "me", facts, after=last)
-            _tell(last)
+            _print(last)
 
 
-def _tell(what: object) -> None:
+def _print(what: object) -> None:
     sys.stdout.write(f"{what}\n")
     sys.stdout.flush()
 

@@ -74,5 +74,5 @@ async def send(bus: MemoryBus, body: bytes) -> None:
 
 
 async def until_discarded(evaluations: Evaluations, count: int) -> None:
-    while evaluations.discarded.total() < count:  # noqa: ASYNC110  # the tally tells nobody
+    while evaluations.discarded.total() < count:  # noqa: ASYNC110  # the tally has no event
         await asyncio.sleep(0)

@@ -1,7 +1,7 @@
 """A RabbitMQ node of our own, which a test may stop, kill, choke and start again.
 
-It runs Debian's `rabbitmq-server` as whoever calls, on loopback and on ports of its own, and keeps
-all it writes in one temporary folder. A node never outlives the process that started it.
+It runs Debian's `rabbitmq-server` as the calling user, on loopback and on ports of its own, and
+keeps all it writes in one temporary folder. A node never outlives the process that started it.
 """
 
 from __future__ import annotations
@@ -348,7 +348,7 @@ class BrokerNode:
         if self._leader.poll() is None:
             os.killpg(self._leader.pid, signal.SIGKILL)
         self._leader.wait()
-        # Only the leader is a child of ours; of the others the ports tell that they are gone.
+        # Only the leader is a child of ours; of the others the ports show that they are gone.
         deadline = time.monotonic() + STOP_SECONDS
         while not all(map(_is_free, self._ports)):
             if time.monotonic() > deadline:

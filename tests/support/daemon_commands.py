@@ -1,4 +1,4 @@
-"""Who sends commands to a daemon over a bus, and what it is told."""
+"""Who sends commands to a daemon over a bus, and what it is answered."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class Client:
         self.bus = bus
 
     async def ask(self, command: SweepCommand, *, id_: str | None = None) -> SweepCommandAnswer:
-        sent = await self.tell(command, id_=id_)
+        sent = await self.post(command, id_=id_)
         answer = await self.answer()
         assert answer.command == sent
         return answer
 
-    async def tell(self, command: SweepCommand, *, id_: str | None = None) -> str:
+    async def post(self, command: SweepCommand, *, id_: str | None = None) -> str:
         """Send a command, and wait for nothing."""
         envelope = SweepCommanded(id=id_ or uuid4().hex, source="test", data=command)
         await self.send(envelope.model_dump_json().encode(), envelope.id)

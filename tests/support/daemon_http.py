@@ -31,7 +31,7 @@ async def asking(
     *,
     headers: Mapping[str, str] = MappingProxyType(BEARER),
 ) -> AsyncIterator[httpx.AsyncClient]:
-    """A client that calls the application directly, with its token unless told otherwise."""
+    """A client that calls the application directly, with its token unless another is given."""
     app = make_app(control, settings, asyncio.Event())
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with httpx.AsyncClient(

@@ -1,4 +1,4 @@
-"""A daemon that runs nothing: sweeps are what tests put in, and events what tests tell."""
+"""A daemon that runs nothing: sweeps are what tests put in, and events what tests publish."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _FIRST = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 @dataclass
 class FakeSweep:
-    """One sweep: what is told of it, and what has happened to it."""
+    """One sweep: what is published of it, and what has happened to it."""
 
     detail: SweepDetail
     use_cache: bool = True
@@ -49,7 +49,7 @@ class FakeControl:
     """A `Control` whose sweeps move when tests say so.
 
     Attributes:
-        room: sweeps that it takes before its queue is full.
+        capacity: sweeps that it takes before its queue is full.
         refusal: raised by every verb but `events`, where there is one.
         listeners: that follow events now.
         asked_after: the number that each of them has asked to go on from.
@@ -57,7 +57,7 @@ class FakeControl:
 
     def __init__(self) -> None:
         self.known: dict[str, FakeSweep] = {}
-        self.room = 100
+        self.capacity = 100
         self.refusal: Exception | None = None
         self.known_troubles: list[str] = []
         self.listeners = 0
@@ -74,8 +74,8 @@ class FakeControl:
         token: str | None = None,
     ) -> SweepSummary:
         self._refuse()
-        if len(self.known) >= self.room:
-            raise QueueFullError(f"{self.room} sweeps wait, which is as many as may")
+        if len(self.known) >= self.capacity:
+            raise QueueFullError(f"{self.capacity} sweeps wait, which is as many as may")
         number = len(self.known) + 1
         detail = SweepDetail(
             sweep_id=f"sweep-{number}",
@@ -92,7 +92,7 @@ class FakeControl:
         submitted = SweepSubmitted(
             model=detail.model, hardware=detail.hardware, target=detail.target, priority=priority
         )
-        await self.tell(detail.sweep_id, submitted)
+        await self.publish(detail.sweep_id, submitted)
         return _summary(detail)
 
     async def sweeps(
@@ -155,26 +155,26 @@ class FakeControl:
         self.asked_after.append(after)
         self.listeners += 1
         try:
-            told = self._all if sweep_id is None else self._find(sweep_id).events
-            place = len(told) if sweep_id is None else after
+            published = self._all if sweep_id is None else self._find(sweep_id).events
+            place = len(published) if sweep_id is None else after
             while True:
                 async with self._changed:
-                    while len(told) <= place and not self._over(sweep_id):
+                    while len(published) <= place and not self._over(sweep_id):
                         await self._changed.wait()
-                if place >= len(told):
+                if place >= len(published):
                     return
                 place += 1
-                yield told[place - 1]
+                yield published[place - 1]
         finally:
             self.listeners -= 1
 
     async def troubles(self) -> Sequence[str]:
         return self.known_troubles
 
-    async def tell(
+    async def publish(
         self, sweep_id: str, *happenings: Lifecycle, state: SweepState | None = None
     ) -> None:
-        """Let things happen to a sweep; its state follows, unless it is told."""
+        """Let things happen to a sweep; its state follows, unless it is given."""
         sweep = self._find(sweep_id)
         for data in happenings:
             event = SweepEvent.of(sweep_id, len(sweep.events) + 1, data)
@@ -203,7 +203,7 @@ class FakeControl:
         events[number - 1] = lost
 
     def change(self, sweep_id: str, **changes: object) -> SweepSummary:
-        """Have something else told of a sweep."""
+        """Change what is shown of a sweep."""
         sweep = self._find(sweep_id)
         sweep.detail = sweep.detail.model_copy(update=changes)
         return _summary(sweep.detail)
@@ -218,7 +218,7 @@ class FakeControl:
         if self._over(sweep_id):
             raise WrongStateError(f"{sweep_id} has ended: {self._find(sweep_id).detail.state}")
         kind = "sweep.cancelled" if state == "cancelled" else "sweep.paused"
-        await self.tell(sweep_id, SweepPaused(kind=kind, reason="asked for"))
+        await self.publish(sweep_id, SweepPaused(kind=kind, reason="asked for"))
         return _summary(self._find(sweep_id).detail)
 
     def _over(self, sweep_id: str | None) -> bool:

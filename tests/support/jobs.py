@@ -43,7 +43,7 @@ async def run(
     gate: asyncio.Semaphore | None = None,
     companion: Companion = lambda _plan, _folder: nullcontext(),
 ) -> SweepResult:
-    """Run a sweep, up to so many answers if told so."""
+    """Run a sweep, up to so many answers if a limit is given."""
     stop = stop or SweepStop(grace_seconds=5 if after else 0)
     await declare(bus, requests_queue(FINGERPRINT))
     worker = FakeWorker(bus, measure=succeed_or_fail, slots=2, gate=gate)

@@ -62,7 +62,7 @@ class Fault(Enum):
     """It is acknowledged and nothing comes of it."""
     GIVEN_BACK = "given_back"
     POISONOUS = "poisonous"
-    """Whoever takes it gives it back, until the bus has enough of it."""
+    """Each consumer gives it back, until the bus has enough of it."""
     CRASHED = "crashed"
     """The worker is gone without a word; another takes its place."""
     STALLED = "stalled"
@@ -137,7 +137,7 @@ class LossyWorker:
                 continue
             request = EvaluationRequested.model_validate_json(body).data
             self.held.append(request.evaluation_id)
-            await self.tell_start(request.evaluation_id)
+            await self.publish_start(request.evaluation_id)
             self.served[request.evaluation_id] += 1
             fault = next(self.script, Fault.NONE)
             if request.evaluation_id in self.poisonous:
@@ -225,15 +225,17 @@ class LossyWorker:
 
     async def heartbeat(self) -> None:
         data = status(self.source, evaluations=list(self.held))
-        await self.tell(WORKER_HEARTBEAT_TOPIC, WorkerHeartbeat(source=self.source, data=data))
+        await self.publish(WORKER_HEARTBEAT_TOPIC, WorkerHeartbeat(source=self.source, data=data))
 
-    async def tell_start(self, evaluation_id: str) -> None:
+    async def publish_start(self, evaluation_id: str) -> None:
         data = EvaluationStart(
             evaluation_id=evaluation_id, sweep_id="sweep", worker=self.source, slot=0
         )
-        await self.tell(EVALUATION_STARTED_TOPIC, EvaluationStarted(source=self.source, data=data))
+        await self.publish(
+            EVALUATION_STARTED_TOPIC, EvaluationStarted(source=self.source, data=data)
+        )
 
-    async def tell(self, topic: str, envelope: Envelope[Any]) -> None:
+    async def publish(self, topic: str, envelope: Envelope[Any]) -> None:
         if not self.silent:
             await self.bus.publish_event(topic, Message.of(envelope))
 
@@ -248,7 +250,7 @@ def status(
     slots: int = 1,
     trouble: str | None = None,
 ) -> WorkerStatus:
-    """A worker as it tells of itself."""
+    """A worker as it publishes itself."""
     return WorkerStatus(
         worker=worker,
         host="host",

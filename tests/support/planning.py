@@ -56,7 +56,7 @@ def scaling(sample: Sample, role: Role, steps: Steps) -> StepTimes:
 
 @dataclass
 class FakeEngine:
-    """Answers as it is told to, and remembers what it was asked."""
+    """Answers as a test lists, and remembers what it was asked."""
 
     is_moe: bool = False
     max_context: int = 4096

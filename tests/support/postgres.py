@@ -129,7 +129,7 @@ class PostgresNode:
         return self._run("psql", *options, *self._to_server, "-c", statement).splitlines()
 
     def use_tls(self, pki: Path, name: str = "server") -> None:
-        """Speak TLS as `name` of `make_pki` to whoever asks for it from now on."""
+        """Speak TLS as `name` of `make_pki` to each client that asks for it from now on."""
         for setting, source in (
             ("ssl_cert_file", f"{name}.pem"),
             ("ssl_key_file", f"{name}.key"),
@@ -303,6 +303,6 @@ class PostgresNode:
             try:
                 leader.wait(_SECONDS)
             finally:
-                # Tells it to end the server, if that has not ended yet.
+                # Makes it end the server, if that has not ended yet.
                 if leader.stdin is not None:
                     leader.stdin.close()

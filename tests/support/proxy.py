@@ -1,4 +1,4 @@
-"""A TCP proxy in front of a broker that stalls, cuts and refuses connections when told to.
+"""A TCP proxy in front of a broker that stalls, cuts and refuses connections on command.
 
 It reads AMQP 0-9-1 frames, so that it can cut a connection right before a given method passes:
 what was sent before it has arrived, the method itself has not.

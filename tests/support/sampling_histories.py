@@ -40,10 +40,10 @@ def metrics_of(study: Study, assignment: Assignment) -> dict[str, float]:
     return {objective.name: math.sin(level + i) for i, objective in enumerate(study.objectives)}
 
 
-def request_of(study: Study, told: int, pending: int, count: int) -> AskRequest:
-    """An ask after drawn trials, of which the first are told and the others pending."""
-    drawn = [Suggestion(number, draw(study, number)) for number in range(told + pending)]
+def request_of(study: Study, observed: int, pending: int, count: int) -> AskRequest:
+    """An ask after drawn trials, of which the first are observed and the others pending."""
+    drawn = [Suggestion(number, draw(study, number)) for number in range(observed + pending)]
     history = tuple(
-        Trial(s.number, s.assignment, metrics_of(study, s.assignment)) for s in drawn[:told]
+        Trial(s.number, s.assignment, metrics_of(study, s.assignment)) for s in drawn[:observed]
     )
-    return AskRequest(told + pending, count, history, tuple(drawn[told:]))
+    return AskRequest(observed + pending, count, history, tuple(drawn[observed:]))

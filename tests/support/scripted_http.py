@@ -1,4 +1,4 @@
-"""An HTTP server that answers each connection with the bytes that it is told to."""
+"""An HTTP server that answers each connection with the bytes that a test lists."""
 
 from __future__ import annotations
 

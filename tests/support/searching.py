@@ -100,7 +100,7 @@ class FakeWorker:
         self.bodies.append(delivery.message.body)
         request = EvaluationRequested.model_validate_json(delivery.message.body).data
         self.requests.append(request)
-        await self._tell_start(request)
+        await self._publish_start(request)
         if self.gate is not None:
             await self.gate.acquire()
         for _ in range(pace.randrange(12)):
@@ -121,7 +121,7 @@ class FakeWorker:
             await self.bus.publish(delivery.message.reply_to, message)
         await delivery.ack()
 
-    async def _tell_start(self, request: EvaluationRequest) -> None:
+    async def _publish_start(self, request: EvaluationRequest) -> None:
         start = EvaluationStart(
             evaluation_id=request.evaluation_id, sweep_id=request.sweep_id, worker="fake", slot=0
         )
@@ -151,7 +151,7 @@ class NoLog:
 
 @dataclass
 class FakeSampler:
-    """Proposes by chance and by all that it was told, in the order in which it was told it."""
+    """Proposes by chance and by all that it has observed, in that order."""
 
     space: BranchSpace
     stats: SamplerStats = field(default_factory=SamplerStats)
@@ -187,10 +187,10 @@ class FakeSampler:
 
 @dataclass
 class ScriptedSampler:
-    """Proposes what is listed, then fails; `on_tell` runs while it is being told."""
+    """Proposes what is listed, then fails; `on_observe` runs while it observes."""
 
     script: list[Assignment]
-    on_tell: Callable[[Sequence[Trial]], Any] | None = None
+    on_observe: Callable[[Sequence[Trial]], Any] | None = None
     stats: SamplerStats = field(default_factory=SamplerStats)
     history: list[Trial] = field(default_factory=list)
     asked: int = 0
@@ -206,8 +206,8 @@ class ScriptedSampler:
         self.asked += len(suggestions)
 
     async def observe(self, trials: Sequence[Trial]) -> None:
-        if self.on_tell is not None:
-            await self.on_tell(trials)
+        if self.on_observe is not None:
+            await self.on_observe(trials)
         self.history += trials
 
 
@@ -246,7 +246,7 @@ class Run:
         return self.search.branches[0]
 
     @property
-    def told(self) -> dict[str, list[Trial]]:
+    def observed(self) -> dict[str, list[Trial]]:
         return {mode: sampler.history for mode, sampler in self.samplers.items()}
 
 

@@ -1,4 +1,4 @@
-"""Who listens to what is told of sweeps over a broker."""
+"""Who listens to what is published of sweeps over a broker."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def bus_at(url: str, name: str, *, patience_seconds: float = 60) -> AsyncI
 
 @asynccontextmanager
 async def subscribed(url: str) -> AsyncIterator[aio_pika.abc.AbstractQueue]:
-    """A durable queue of all that is told of sweeps."""
+    """A durable queue of all that is published of sweeps."""
     async with await aio_pika.connect(url) as connection:
         channel = await connection.channel()
         exchange = await channel.declare_exchange("spica.events", "topic", durable=True)

@@ -64,7 +64,7 @@ def make_supervisor(bus: MemoryBus, **given: Any) -> Supervisor:
 
 
 class FakeSlot:
-    """Does what it is told; its child is a flag."""
+    """Does as it is commanded; its child is a flag."""
 
     def __init__(self, index: int, desk: Desk) -> None:
         self.index = index
@@ -100,7 +100,7 @@ class FakeSlot:
 
 
 class Desk:
-    """What a test sees of one worker and may tell it.
+    """What a test sees of one worker and may command.
 
     `behave` is how slots evaluate, `before_start` what happens before one gets warm, and
     `ends_children` whether each evaluation costs its child.

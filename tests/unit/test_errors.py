@@ -28,13 +28,13 @@ def test_a_traceback_is_kept_in_a_file_that_the_line_names(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    told = keep_traceback(TRACEBACK)
+    message = keep_traceback(TRACEBACK)
     (kept,) = tmp_path.iterdir()
-    assert told == f"ValueError: no such kernel (details in {kept})"
+    assert message == f"ValueError: no such kernel (details in {kept})"
     assert kept.read_text() == TRACEBACK
 
 
-def test_where_nothing_can_be_kept_the_last_line_still_is_told(
+def test_where_nothing_can_be_kept_the_last_line_is_still_shown(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
@@ -109,8 +109,8 @@ def test_what_a_path_has_against_it_is_a_few_words(
 
 
 def test_a_full_disk_behind_the_output_is_no_bug() -> None:
-    told = unforeseen(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
-    assert told == "the output cannot be written: no space left on device"
+    message = unforeseen(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+    assert message == "the output cannot be written: no space left on device"
 
 
 def test_a_current_folder_that_was_removed_is_bad_input(

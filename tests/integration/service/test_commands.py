@@ -211,7 +211,7 @@ async def test_a_slow_submission_holds_up_nobody(bus: Bus) -> None:
     control.gates["submit"] = asyncio.Event()
     async with obeying(bus, control) as client:
         for number in range(3):
-            await client.tell(submission(), id_=f"submit-{number}")
+            await client.post(submission(), id_=f"submit-{number}")
         assert await is_obeyed(client)
         control.gates["submit"].set()
         answers = [await client.answer() for _ in range(3)]
@@ -230,7 +230,7 @@ async def test_a_command_names_no_file_of_this_host_unless_it_may(tmp_path: Path
     told = []
     for files in (NO_FILE, LocalFiles.below([tmp_path])):
         async with obeying(MemoryBus(), FakeControl(), files) as client:
-            await client.tell(asked)
+            await client.post(asked)
             told.append(await client.answer())
 
     refused, taken = told
@@ -250,7 +250,7 @@ async def test_commands_about_one_sweep_keep_their_order() -> None:
     async with obeying(MemoryBus(), control) as client:
         for sweep_id in ("a", "b"):
             for action in ("pause", "cancel"):
-                await client.tell(order(action, sweep_id))
+                await client.post(order(action, sweep_id))
         for _ in range(2):
             await client.answer()
         assert control.noted == [
@@ -273,7 +273,7 @@ def test_a_journal_that_is_away_for_long_lets_a_command_come_again() -> None:
 
     async def main() -> float:
         async with obeying(bus, control) as client:
-            await client.tell(SweepCommand(action="cancel", sweep_id="x"), id_="one")
+            await client.post(SweepCommand(action="cancel", sweep_id="x"), id_="one")
             began = asyncio.get_running_loop().time()
             async with bus.consume(ANSWERS.name, prefetch=1) as answers:
                 delivery = await anext(answers)
@@ -299,7 +299,7 @@ async def test_what_is_given_back_keeps_its_order(
     async with obeying(bus, control) as client:
         for action in ("pause", "cancel"):
             for sweep_id in ("a", "b"):
-                await client.tell(order(action, sweep_id))
+                await client.post(order(action, sweep_id))
         for _ in range(4):
             await client.answer()
     for sweep_id in ("a", "b"):

@@ -33,7 +33,7 @@ async def check_exact(
     """Each candidate of the budget has one result, its own, and none has two.
 
     Args:
-        sweep: has told of its results.
+        sweep: has published its results.
         result: of the sweep, as it was returned.
         failed: the candidates that may not be feasible, and why; all others must be.
         may_resend: whether requests may have been lost on their way, which costs time.

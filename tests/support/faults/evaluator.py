@@ -40,7 +40,7 @@ def evaluate(request: EvaluationRequest) -> Measurement:
 
 
 def score(sample: Sample) -> float:
-    """A number that tells this sample's result from that of every other."""
+    """A number that distinguishes this sample's result from every other."""
     return random.Random(json.dumps(sample, sort_keys=True)).randrange(1, 10**9) / 1000
 
 

@@ -1,4 +1,4 @@
-"""Lays out what is to happen to evaluations in children, and tells what has happened."""
+"""Lays out what is to happen to evaluations in children, and shows what has happened."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ class Litterer:
     @classmethod
     @asynccontextmanager
     async def open(cls, vhost: VirtualHost, sweep_id: str) -> AsyncIterator[Self]:
-        """A connection of its own; `sweep_id` tells which results queue it knows of."""
+        """A connection of its own; `sweep_id` names the results queue that it knows of."""
         async with await aio_pika.connect(vhost.url) as connection:
             yield cls(await connection.channel(), sweep_id)
 
@@ -215,11 +215,11 @@ class Fuzzer:
         ]
 
     def events(self, count: int) -> list[Litter]:
-        """What workers tell of themselves."""
+        """What workers publish of themselves."""
         return [self._spoil(self._random.choice(self._events)) for _ in range(count)]
 
     def control(self, count: int) -> list[Litter]:
-        """What workers are told."""
+        """What workers are commanded."""
         return [self._spoil(self._random.choice(self._control)) for _ in range(count)]
 
     def _spoil(self, envelope: Envelope[Any], *, reply_to: str | None = None) -> Litter:

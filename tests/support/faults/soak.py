@@ -64,18 +64,18 @@ class Soak:
         vhost: of a node that is killed and choked, among other things.
         folder: takes logs and results.
         seed: of all that is random here.
-        tell: takes a line for a person.
+        report: takes a line for a person.
     """
 
     def __init__(
-        self, vhost: VirtualHost, folder: Path, *, seed: int, tell: Callable[[str], None]
+        self, vhost: VirtualHost, folder: Path, *, seed: int, report: Callable[[str], None]
     ) -> None:
         self.tallies = Tallies()
         self._vhost = vhost
         self._folder = folder
         self._random = random.Random(seed)
         self._fuzzer = Fuzzer(seed)
-        self._tell = tell
+        self._report = report
 
     async def run(self, seconds: float) -> None:
         """Throw faults for so long, and then let the last sweep come to its end.
@@ -134,7 +134,7 @@ class Soak:
         tally = result.tally
         self.tallies.late += tally.late_results
         self.tallies.resent += tally.resent_requests
-        self._tell(
+        self._report(
             f"{sweep_id}: {sweep.budget} results from {len(fates.starts)} starts in"
             f" {time.monotonic() - began:.0f} s; {len(poisonous)} poisonous,"
             f" {tally.late_results} late, {tally.resent_requests} sent again;"

@@ -83,8 +83,8 @@ class RunningSweep:
     Attributes:
         sweep_id: its name.
         budget: how many candidates it is to evaluate.
-        records: what it has told of so far, in order.
-        states: of its bus, as they were told.
+        records: what it has published so far, in order.
+        states: of its bus, as they were published.
         stop: what Ctrl-C requests.
         bus: its own.
         folder: takes what it finds.
@@ -198,6 +198,6 @@ async def sweeping(
                 yield running
             finally:
                 running.task.cancel()
-                # What it raised is for whoever asks for its result.
+                # What it raised is for the test that asks for its result.
                 await asyncio.wait({running.task})
                 _KnownEvaluations.impatient.discard(sweep_id)

@@ -36,12 +36,12 @@ async def resumed(driver: Driver, command: Command, *deaths: int) -> Found:
     answer = await driver.run(killed)
     assert answer.code == 0, f"killed at {deaths}: it could not be resumed"
     found = found_in(Path(command.root) / killed.sweep_id)
-    await check_told(killed, found)
+    await check_published(killed, found)
     return found
 
 
-async def check_told(command: Command, found: Found) -> int:
-    """Others are told of everything once, in order and without a gap; returns of how much."""
+async def check_published(command: Command, found: Found) -> int:
+    """Everything is published once, in order and without a gap; returns the number of events."""
     async with SqlJournal.open(command.journal) as journal:
         events = [
             SWEEP_EVENT.validate_json(event.body)
@@ -49,15 +49,15 @@ async def check_told(command: Command, found: Found) -> int:
         ]
         row = await journal.sweep(command.sweep_id)
     assert [event.sequence for event in events] == [*range(1, row.events + 1)]
-    told = [event.data for event in events]
-    assert isinstance(told[0], SweepSubmitted)
-    assert isinstance(told[-1], SweepFinished)
-    assert sum(isinstance(data, SweepFinished) for data in told) == 1
-    candidates = [data.candidate for data in told if isinstance(data, CandidateMeasured)]
+    published = [event.data for event in events]
+    assert isinstance(published[0], SweepSubmitted)
+    assert isinstance(published[-1], SweepFinished)
+    assert sum(isinstance(data, SweepFinished) for data in published) == 1
+    candidates = [data.candidate for data in published if isinstance(data, CandidateMeasured)]
     numbers = [(candidate.branch, candidate.number) for candidate in candidates]
     assert len(numbers) == len(set(numbers))
     assert set(numbers) == found.records.keys()
-    best = [data.candidate.score for data in told if isinstance(data, BestImproved)]
+    best = [data.candidate.score for data in published if isinstance(data, BestImproved)]
     assert best == sorted(set(best))
     assert best[-1] == found.ranking[0][1]
     return len(events)

@@ -1,4 +1,4 @@
-"""Has sweeps run, killed and resumed, and tells what has become of them."""
+"""Has sweeps run, killed and resumed, and finds out what has become of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs sweeps with the random profile, each in a process that can be told when to die.
+"""Runs sweeps with the random profile, each in a process with a moment at which it is to die.
 
 Reads one JSON object per line, a `Command`, and answers each with one, an `Answer`. The libraries
 are loaded once: every sweep runs in a fork of this process.
@@ -58,7 +58,7 @@ class Command:
         schedule: of the sweep.
         die_at: number of the step to die at, from 1; 0 for none.
         die_after: seconds after which to die; 0 for never.
-        stop_at: number of a result after which it is told to stop; 0 for none.
+        stop_at: number of a result after which it is asked to stop; 0 for none.
         per_branch: candidates of each branch, of which there are two; none: the small sweep.
     """
 
@@ -222,16 +222,16 @@ def _answer(command: Command) -> dict[str, Any]:
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # Logs are no answers.
         os._exit(_in_child(command, writing))
     os.close(writing)
-    told = b""
+    written = b""
     while chunk := os.read(reading, 65536):
-        told += chunk
+        written += chunk
     os.close(reading)
     _, status = os.waitpid(pid, 0)
     code = os.waitstatus_to_exitcode(status)
     return {
         "killed": code in {-signal.SIGKILL, -signal.SIGALRM},
         "code": code,
-        "steps": json.loads(told) if told else [],
+        "steps": json.loads(written) if written else [],
     }
 
 

@@ -15,7 +15,7 @@ from support.broker import BrokerNode
 from support.faults.evaluator import score
 from support.faults.fates import Fates
 from support.faults.workers import Workers
-from support.killing.checks import check_told
+from support.killing.checks import check_published
 from support.killing.client import Driver, Found, found_in
 from support.killing.driver import Command
 
@@ -35,7 +35,7 @@ class Figures:
         candidates: that the sweep has found.
         evaluations: that workers have begun.
         runs: of the sweep.
-        events: that others were told.
+        events: that were published.
         seconds: that it took.
     """
 
@@ -55,7 +55,7 @@ async def torture(
     seed: int,
     kills: int,
     per_branch: int,
-    tell: Callable[[str], None] = lambda _: None,
+    report: Callable[[str], None] = lambda _: None,
 ) -> Figures:
     """Kill so often, let the sweep end, and check that it came to exactly its budget.
 
@@ -66,7 +66,7 @@ async def torture(
         seed: of what is killed, and when.
         kills: of everything together.
         per_branch: candidates of each of two branches.
-        tell: takes a line now and then.
+        report: takes a line now and then.
 
     Raises:
         AssertionError: something was lost, or counted twice.
@@ -90,7 +90,7 @@ async def torture(
         def killed(what: str) -> None:
             figures.kills[what] += 1
             if figures.kills.total() % 10 == 0:
-                tell(f"{clock() - began:.0f} s: {figures.kills.total()} kills")
+                report(f"{clock() - began:.0f} s: {figures.kills.total()} kills")
             if figures.kills.total() >= kills:
                 enough.set()
 
@@ -117,13 +117,13 @@ async def torture(
                 assert answer.killed, f"it ended with {answer.code} before there were enough kills"
                 killed("coordinator")
             await killing
-        tell(f"{clock() - began:.0f} s: enough; the sweep goes on to its end")
+        report(f"{clock() - began:.0f} s: enough; the sweep goes on to its end")
         answer = await driver.run(command)
         figures.runs += 1
         assert answer.code == 0, "it could not be resumed"
     found = found_in(folder / command.sweep_id)
     _check_whole(found, 2 * per_branch)
-    figures.events = await check_told(command, found)
+    figures.events = await check_published(command, found)
     figures.candidates = found.tally["feasible"]
     figures.evaluations = len(list((folder / "fates" / "started").iterdir()))
     figures.seconds = clock() - began

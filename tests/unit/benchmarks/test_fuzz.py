@@ -23,7 +23,7 @@ FUZZ = HERE.parents[2] / "benchmarks" / "fuzz.py"
 
 def found(kind: str, seed: int, count: int) -> list[Finding]:
     findings: list[Finding] = []
-    tally = run_kind(kind, seed, range(count), per_child=count, tell=findings.append)
+    tally = run_kind(kind, seed, range(count), per_child=count, report=findings.append)
     assert tally.cases == count
     assert sum(tally.outcomes.values()) == count - len(findings)
     return findings
@@ -71,7 +71,7 @@ def test_what_the_engine_reads_is_planned_or_refused_in_one_line(kind: str, coun
 
 
 @pytest.mark.slow
-def test_the_memory_of_whoever_begins_it_does_not_count() -> None:
+def test_the_memory_of_its_parent_does_not_count() -> None:
     much = bytearray(1200 * 2**20)
     much[::4096] = b"x" * len(much[::4096])
     assert found("messages", 1, 2) == []
@@ -112,12 +112,12 @@ def test_what_goes_wrong_is_found() -> None:
         "harness.CPU_SECONDS, harness._MEMORY_BYTES = 0.5, 2**28;"
         "harness.run_child('x', contextmanager(lambda: iter([Misbehaving()])), 1, range(5), 1)"
     )
-    told = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-c", program, FUZZ.parent, HERE, HERE.parents[1]],
         check=True,
         stdout=subprocess.PIPE,
     )
-    lines = [json.loads(line) for line in told.stdout.splitlines()]
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
     findings = [line["finding"][:2] for line in lines if "finding" in line]
     assert [case for case, _ in findings] == [1, 2, 3, 4]
     assert [what.split(" ")[0] for _, what in findings] == [

@@ -82,7 +82,7 @@ def test_the_medians_of_the_seeds_are_compared() -> None:
     }
 
 
-def test_shares_that_nobody_could_tell_apart_are_alike() -> None:
+def test_shares_that_nobody_could_distinguish_are_alike() -> None:
     fast = record(task(), best=99.95)
     gp, tpe = (record(task(contender=f"optuna_{name}"), best=100) for name in ("gp", "tpe"))
     assert list(verdicts(fast, gp, tpe).values()) == [True, True]

@@ -233,9 +233,9 @@ def timings(**values: float) -> SweepTimings:
 
 def test_the_optimizers_cpu_time_is_split_as_its_time_was() -> None:
     # 40 s: 10 of starts, 15 of asks, 5 of them compiling, and 15 of compiling ahead of asks.
-    told = timings(optimizer_starts=10, compiling=20, compile_waits=5, optimizer=15)
-    assert ours.sampler_once(20.0, told) == (5.0, 10.0)
-    assert ours.sampler_once(60.0, told) == (10.0, 20.0)
+    measured = timings(optimizer_starts=10, compiling=20, compile_waits=5, optimizer=15)
+    assert ours.sampler_once(20.0, measured) == (5.0, 10.0)
+    assert ours.sampler_once(60.0, measured) == (10.0, 20.0)
 
 
 def test_an_optimizer_without_an_answer_only_started() -> None:

@@ -32,7 +32,7 @@ def refusal(url: str | None = None, **environ: str) -> str:
     return str(found.value)
 
 
-def test_all_that_a_url_can_tell() -> None:
+def test_all_that_a_url_can_say() -> None:
     address = read(f"amqp://ann:{quote(SECRET, safe='')}@mq.example:5999/a%2Fb?heartbeat=7")
 
     assert (address.host, address.port, address.user) == ("mq.example", 5999, "ann")
@@ -125,28 +125,28 @@ def test_the_broker_beside_us(host: str, *, loopback: bool) -> None:
     ],
 )
 def test_mistakes(url: str | None, words: str) -> None:
-    told = refusal(url)
+    message = refusal(url)
 
-    assert told.startswith("--bus: ")
-    assert words in told
-    assert "\n" not in told
+    assert message.startswith("--bus: ")
+    assert words in message
+    assert "\n" not in message
 
 
 @pytest.mark.parametrize("special", list("/?#[]@:% \\\n"))
 def test_a_message_never_has_a_piece_of_a_password(special: str) -> None:
     for url in (f"amqp://ann:top{special}secret@mq", f"amqp://ann:top{special}secret@mq:x"):
         try:
-            told = str(read(url))
+            message = str(read(url))
         except InputError as error:
-            told = str(error)
-        assert "top" not in told
-        assert "secret" not in told
+            message = str(error)
+        assert "top" not in message
+        assert "secret" not in message
 
 
 def test_two_passwords_of_the_environment_are_one_too_many(tmp_path: Path) -> None:
-    told = refusal("amqp://mq", SPICA_BUS_PASSWORD="a", SPICA_BUS_PASSWORD_FILE="b")
+    message = refusal("amqp://mq", SPICA_BUS_PASSWORD="a", SPICA_BUS_PASSWORD_FILE="b")
 
-    assert told.startswith("SPICA_BUS_PASSWORD_FILE: ")
+    assert message.startswith("SPICA_BUS_PASSWORD_FILE: ")
 
 
 def test_a_password_file_that_gives_none(tmp_path: Path) -> None:
@@ -160,9 +160,9 @@ def test_a_password_file_that_gives_none(tmp_path: Path) -> None:
         (empty, "first line is empty"),
         (binary, "UTF-8"),
     ]:
-        told = refusal("amqp://ann@mq", SPICA_BUS_PASSWORD_FILE=str(path))
-        assert told.startswith(f"SPICA_BUS_PASSWORD_FILE: {path}: ")
-        assert words in told
+        message = refusal("amqp://ann@mq", SPICA_BUS_PASSWORD_FILE=str(path))
+        assert message.startswith(f"SPICA_BUS_PASSWORD_FILE: {path}: ")
+        assert words in message
 
 
 @pytest.mark.parametrize("option", ["ca", "cert", "key"])
@@ -177,7 +177,7 @@ def test_certificates_without_encryption_are_a_mistake(option: str, tmp_path: Pa
         )
 
 
-def test_amqps_trusts_what_the_system_trusts_unless_told_otherwise() -> None:
+def test_amqps_trusts_what_the_system_trusts_unless_configured_otherwise() -> None:
     address = read("amqps://mq")
 
     assert address.port == 5671
@@ -257,6 +257,6 @@ def test_files_that_do_not_do(
     with pytest.raises(InputError) as found:
         secured(pki, ca, **own)
 
-    told = str(found.value)
-    assert told.startswith(f"{option}: ")
-    assert words in told
+    message = str(found.value)
+    assert message.startswith(f"{option}: ")
+    assert words in message

@@ -116,7 +116,7 @@ async def test_a_trace_is_offered_from_here_and_from_where_the_user_says(tmp_pat
     trace = TraceLoad(path=str(path), sha256=digest, size_bytes=3, requests=1, total_tokens=1)
     here = broker("amqp://127.0.0.1", trace_url=["s3://traces/one.jsonl"])
     anywhere = broker("amqp://203.0.113.1")
-    told = broker("amqp://203.0.113.1", trace_host="127.0.0.2", trace_port=free_port())
+    options = broker("amqp://203.0.113.1", trace_host="127.0.0.2", trace_port=free_port())
 
     async with offered(None, here) as nothing:
         assert nothing is None
@@ -134,10 +134,10 @@ async def test_a_trace_is_offered_from_here_and_from_where_the_user_says(tmp_pat
         (own,) = given.sources
         assert "127.0.0.1" not in own.url
         assert "0.0.0.0" not in own.url
-    async with offered(trace, told) as given:
+    async with offered(trace, options) as given:
         assert given is not None
         (own,) = given.sources
-        assert own.url == f"http://127.0.0.2:{told.trace_port}/traces/{digest}"
+        assert own.url == f"http://127.0.0.2:{options.trace_port}/traces/{digest}"
 
 
 async def test_several_traces_are_offered_at_the_one_port_of_a_daemon(tmp_path: Path) -> None:

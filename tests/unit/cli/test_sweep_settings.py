@@ -122,5 +122,5 @@ def test_the_summary_says_why_it_ended(
 ) -> None:
     sweep = SweepControl(max_seconds=60, patience=9, min_improvement=0.01)
     branches = [branch("agg", "completed", "found it"), branch("disagg", "exhausted", "saw all")]
-    told = sweep_reason(branches, sweep, cut_short, converged=converged)
-    assert told.startswith(reason)
+    message = sweep_reason(branches, sweep, cut_short, converged=converged)
+    assert message.startswith(reason)

@@ -95,7 +95,7 @@ def test_a_hosts_name_becomes_a_queues(run: Any, monkeypatch: pytest.MonkeyPatch
         ("--ca", "/dev/null/x"),
     ],
 )
-def test_bad_options_are_told_in_one_message(
+def test_bad_options_are_refused_in_one_message(
     run: Any, capsys: pytest.CaptureFixture[str], arguments: tuple[str, str]
 ) -> None:
     code, worked = run(*(BUS if arguments[0] != "--bus" else ()), *arguments)
@@ -110,13 +110,13 @@ def test_the_programs_code_is_the_commands(run: Any) -> None:
     assert run(*BUS, outcome=143)[0] == 143
 
 
-def test_what_ends_it_is_told_in_one_line(run: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_ends_it_is_said_in_one_line(run: Any, capsys: pytest.CaptureFixture[str]) -> None:
     code, _ = run(*BUS, outcome=SpicaError("no replay can be started: no room"))
     assert code == 1
     assert capsys.readouterr().err == "error: no replay can be started: no room\n"
 
 
-def test_a_bug_is_told_without_its_traceback(
+def test_a_bug_is_said_without_its_traceback(
     run: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))

@@ -52,7 +52,7 @@ def test_a_normal_trace_is_replayed_where_it_lies(tmp_path: Path, cache: Path) -
     assert not cache.exists()
 
 
-def test_what_a_trace_has_is_told(tmp_path: Path, cache: Path) -> None:
+def test_what_a_trace_has_is_counted(tmp_path: Path, cache: Path) -> None:
     path = written(
         tmp_path,
         {"timestamp": 9, "session_id": "a", "priority": 3},
@@ -74,7 +74,9 @@ def test_what_a_trace_has_is_told(tmp_path: Path, cache: Path) -> None:
     assert copied == f"what is replayed is the copy {copy}"
 
 
-def test_a_full_disk_is_told(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "trace.jsonl.gz"
     path.write_bytes(gzip.compress(json.dumps(ROW).encode()))
 

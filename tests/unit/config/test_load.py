@@ -193,12 +193,14 @@ def test_a_trace_in_the_home_of_nobody_is_refused(
         load_blocks(workload={"trace_path": "~no-such-user/a"})
 
 
-def test_of_many_problems_the_first_are_told(load_blocks: Callable[..., SmartSearchConfig]) -> None:
+def test_of_many_problems_the_first_are_listed(
+    load_blocks: Callable[..., SmartSearchConfig],
+) -> None:
     with pytest.raises(InputError) as refusal:
         load_blocks(sweep={f"key_{number:03}": 1 for number in range(1000)})
     _, *lines = (line.strip() for line in str(refusal.value).splitlines())
-    told = [f"sweep.key_{number:03}" for number in range(20)]
-    assert [line.partition(":")[0] for line in lines] == [*told, "and 980 more problems"]
+    listed = [f"sweep.key_{number:03}" for number in range(20)]
+    assert [line.partition(":")[0] for line in lines] == [*listed, "and 980 more problems"]
 
 
 def test_a_model_s_folder_starts_there_too_and_never_stands_in_for_a_shipped_model(

@@ -85,7 +85,7 @@ def test_a_models_name_is_no_file(root: Path) -> None:
     assert refusal_of(NO_FILE) == refusal_of(NO_FILE, model="Qwen/Qwen3-8B") == ""
 
 
-def test_without_a_root_the_way_to_one_is_told(root: Path) -> None:
+def test_without_a_root_the_way_to_one_is_named(root: Path) -> None:
     assert refusal_of(NO_FILE, trace="/etc/passwd") == (
         "workload.trace_path: /etc/passwd: files of the daemon's host cannot be named here;"
         " start it with --trace-root DIR for those below a folder"

@@ -157,8 +157,8 @@ def test_exchanges_are_those_of_the_services() -> None:
         for name, channel in DOCUMENT["channels"].items()
         if "exchange" in channel["bindings"]["amqp"]
     }
-    told = {(exchange["name"], exchange["type"]) for exchange in exchanges.values()}
-    assert told == {(topology.EVENTS_EXCHANGE, "topic"), (topology.CONTROL_EXCHANGE, "fanout")}
+    described = {(exchange["name"], exchange["type"]) for exchange in exchanges.values()}
+    assert described == {(topology.EVENTS_EXCHANGE, "topic"), (topology.CONTROL_EXCHANGE, "fanout")}
     assert exchanges["control"]["name"] == topology.CONTROL_EXCHANGE
     assert all(exchange["durable"] for exchange in exchanges.values())
 
@@ -170,12 +170,12 @@ def test_a_channel_names_its_parameters_and_no_others() -> None:
 
 
 def test_every_channel_has_its_senders_and_its_readers() -> None:
-    told: dict[str, set[str]] = {}
+    actions: dict[str, set[str]] = {}
     for name, operation in DOCUMENT["operations"].items():
         (tag,) = operation["tags"]
         channel = operation["channel"]["$ref"].rsplit("/", 1)[1]
         assert name == f"{tag['name']}.{operation['action']}.{channel}"
-        told.setdefault(channel, set()).add(operation["action"])
+        actions.setdefault(channel, set()).add(operation["action"])
     # Nobody of ours sends to the dead letters, which the broker does, or commands daemons.
     one_sided = {
         "dead": {"receive"},
@@ -183,7 +183,9 @@ def test_every_channel_has_its_senders_and_its_readers() -> None:
         "answers": {"send"},
         "sweepEvents": {"send"},
     }
-    assert told == {name: one_sided.get(name, {"send", "receive"}) for name in DOCUMENT["channels"]}
+    assert actions == {
+        name: one_sided.get(name, {"send", "receive"}) for name in DOCUMENT["channels"]
+    }
 
 
 def test_every_kind_of_sweep_event_is_named() -> None:
@@ -193,8 +195,8 @@ def test_every_kind_of_sweep_event_is_named() -> None:
         for model in get_args(lifecycle)
         for kind in get_args(model.model_fields["kind"].annotation)
     }
-    told = DOCUMENT["channels"]["sweepEvents"]["parameters"]["kind"]["description"]
-    assert set(re.split(r", | or ", told)) == kinds
+    described = DOCUMENT["channels"]["sweepEvents"]["parameters"]["kind"]["description"]
+    assert set(re.split(r", | or ", described)) == kinds
 
 
 def test_objects_have_the_fields_that_they_must_have_and_no_unknown_ones() -> None:

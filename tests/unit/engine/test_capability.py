@@ -41,7 +41,7 @@ def test_what_the_planner_hears_depends_on_its_target() -> None:
         ("failed to open trace file", False),
     ],
 )
-def test_beyond_the_engine_is_told_from_wrong(
+def test_beyond_the_engine_is_not_the_same_as_wrong(
     message: str,
     unsupported: bool,  # noqa: FBT001  # a parameter of the test
 ) -> None:

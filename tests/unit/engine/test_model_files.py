@@ -114,7 +114,7 @@ class TestReading:
         assert own_model(str(tmp_path)) is None
         assert own_model(str(tmp_path / "missing")) is None
 
-    def test_a_name_that_no_file_can_have_is_told_of(self) -> None:
+    def test_a_name_that_no_file_can_have_is_refused(self) -> None:
         with pytest.raises(ModelFilesError, match="file name too long"):
             own_model("/" + "a" * 300)
 
@@ -242,7 +242,7 @@ class TestFolder:
         assert folder.is_relative_to(tempfile.gettempdir())
         assert [line["event"] for line in said] == ["model_not_kept"]
 
-    def test_with_no_place_at_all_it_is_told(
+    def test_with_no_place_at_all_it_is_reported(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_folder: None
     ) -> None:
         (tmp_path / "file").touch()

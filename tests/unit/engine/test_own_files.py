@@ -1,4 +1,4 @@
-"""What the user has set is told by a digest of what it holds, and not by where it lies."""
+"""What the user has set is known by a digest of what it holds, not by where it lies."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ def test_one_who_loses_a_race_takes_what_the_winner_wrote(
 
 
 @pytest.mark.parametrize("error", [OSError("disk full"), TablesDifferError("vllm 1.2 on sku")])
-def test_half_written_tables_are_never_used_and_the_fault_is_told_once(
+def test_half_written_tables_are_never_used_and_the_fault_is_logged_once(
     cache: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     def fail(origin: Origin, target: Path) -> None:

@@ -47,8 +47,8 @@ SILENT_SECONDS = 40.0
 """Of a worker that is not known to be there any more."""
 
 
-async def beat(bus: MemoryBus, second: float, *evaluations: str, **told: Any) -> None:
-    data = status("w", evaluations=list(evaluations)).model_copy(update=told)
+async def beat(bus: MemoryBus, second: float, *evaluations: str, **changes: Any) -> None:
+    data = status("w", evaluations=list(evaluations)).model_copy(update=changes)
     event = WorkerHeartbeat(source="w", time=at(second), data=data)
     await bus.publish_event(WORKER_HEARTBEAT_TOPIC, Message.of(event))
 
@@ -103,7 +103,7 @@ def test_a_request_that_a_worker_holds_or_that_waits_in_the_queue_is_not() -> No
     run_in_virtual_time(main())
 
 
-def test_while_the_bus_takes_nothing_workers_cannot_tell_what_they_hold() -> None:
+def test_while_the_bus_takes_nothing_workers_cannot_say_what_they_hold() -> None:
     class BlockedBus(MemoryBus):
         blocked_seconds = 0.0
 
@@ -404,7 +404,7 @@ class FailingBus(MemoryBus):
         await super().delete_queue(queue)
 
 
-def test_a_bus_that_cannot_be_reached_ends_it_without_a_goodbye() -> None:
+def test_a_bus_that_cannot_be_reached_ends_it_without_announcing_it() -> None:
     bus = FailingBus()
 
     async def main() -> None:
@@ -418,7 +418,7 @@ def test_a_bus_that_cannot_be_reached_ends_it_without_a_goodbye() -> None:
     assert bus.asked == ["publish"]
 
 
-def test_a_goodbye_that_fails_is_no_error() -> None:
+def test_to_fail_to_announce_the_end_is_no_error() -> None:
     bus = FailingBus()
 
     async def main() -> None:
@@ -439,7 +439,7 @@ class HangingBus(MemoryBus):
         await super().delete_queue(queue)
 
 
-def test_a_goodbye_that_is_not_answered_is_soon_given_up() -> None:
+def test_an_announced_end_that_is_not_answered_is_soon_given_up() -> None:
     async def main() -> float:
         bus = HangingBus()
         async with opened(bus):
@@ -548,8 +548,8 @@ def test_the_workers_are_shown_as_they_come_work_and_go() -> None:
             await send(bus, completed())
             await asked
             await asyncio.sleep(100)
-            told = [(len(view.workers), view.slots, view.busy) for view in views]
-            assert told == [(0, 0, 0), (1, 2, 1), (1, 2, 0), (0, 0, 0)]
+            counts = [(len(view.workers), view.slots, view.busy) for view in views]
+            assert counts == [(0, 0, 0), (1, 2, 1), (1, 2, 0), (0, 0, 0)]
 
     run_in_virtual_time(main())
 

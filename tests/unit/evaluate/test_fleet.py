@@ -1,4 +1,4 @@
-"""Workers by what they tell of themselves, whenever and however often it is heard."""
+"""Workers by what they publish of themselves, whenever and however often it is heard."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def fleet() -> Fleet:
     return Fleet("engine", NEEDED)
 
 
-def beat(worker: str, second: float, *evaluations: str, **told: object) -> WorkerHeartbeat:
-    data = status(worker, evaluations=list(evaluations)).model_copy(update=told)
+def beat(worker: str, second: float, *evaluations: str, **changes: object) -> WorkerHeartbeat:
+    data = status(worker, evaluations=list(evaluations)).model_copy(update=changes)
     return WorkerHeartbeat(source=worker, time=at(second), data=data)
 
 
 def left(worker: str, second: float) -> WorkerLeft:
-    """It tells what it has given back."""
+    """It names what it has given back."""
     data = status(worker, evaluations=["a"])
     return WorkerLeft(source=worker, time=at(second), data=data)
 
@@ -179,8 +179,8 @@ EVALUATIONS = st.sampled_from(["a", "b", "c"])
 
 
 @st.composite
-def told(draw: st.DrawFn) -> list[WorkerEvent]:
-    """What workers tell, in the order in which they do."""
+def published(draw: st.DrawFn) -> list[WorkerEvent]:
+    """What workers publish, in their order."""
     events: list[WorkerEvent] = []
     for second in range(draw(st.integers(0, 8))):
         worker = draw(WORKERS)
@@ -194,7 +194,7 @@ def told(draw: st.DrawFn) -> list[WorkerEvent]:
     return events
 
 
-@given(told(), st.integers(0, 3), st.randoms(use_true_random=False))
+@given(published(), st.integers(0, 3), st.randoms(use_true_random=False))
 def test_late_double_and_shuffled_news_come_to_the_same(
     events: list[WorkerEvent], doubled: int, chance: random.Random
 ) -> None:

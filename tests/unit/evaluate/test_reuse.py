@@ -79,7 +79,7 @@ async def test_what_failed_says_nothing_of_its_worker(reuse: Reuse, notes: list[
     assert notes == []
 
 
-async def test_without_anybody_to_be_told_it_is_logged() -> None:
+async def test_without_an_observer_it_is_logged() -> None:
     reuse = Reuse(NoCache(), "engine", answers=True)
     with capture_logs() as lines:
         await reuse.keep(REQUEST, result_of("a", own_files=True))
@@ -87,5 +87,5 @@ async def test_without_anybody_to_be_told_it_is_logged() -> None:
 
 
 def test_a_result_of_an_older_worker_can_be_read() -> None:
-    told = result_of("a", own_files=True).model_dump_json(exclude={"own_files"})
-    assert not EvaluationResult.model_validate_json(told).own_files
+    written = result_of("a", own_files=True).model_dump_json(exclude={"own_files"})
+    assert not EvaluationResult.model_validate_json(written).own_files

@@ -103,9 +103,9 @@ async def test_a_turn_that_comes_together_with_the_cancellation_is_given_back() 
 
 async def test_more_turns_are_handed_out_at_once() -> None:
     turns = FairTurns(1)
-    told: list[int] = []
+    published: list[int] = []
     async with turns.share(0) as share, AsyncExitStack() as stack, asyncio.TaskGroup() as group:
-        share.on_change = lambda: told.append(share.slots)
+        share.on_change = lambda: published.append(share.slots)
         for _ in range(3):
             group.create_task(stack.enter_async_context(share.turn()))
         await asyncio.sleep(0)
@@ -114,7 +114,7 @@ async def test_more_turns_are_handed_out_at_once() -> None:
         turns.resize(3)
         await asyncio.sleep(0)
         assert share.taken == 3
-    assert told == [3]
+    assert published == [3]
 
 
 @pytest.mark.parametrize("total", [1, 2, 3, 4, 6])

@@ -1,4 +1,4 @@
-"""What a measurement comes to: a verdict, and what the study is told of it."""
+"""What a measurement comes to: a verdict, and what the study observes of it."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spica_async.optimizer.history import most_telling
+from spica_async.optimizer.history import most_informative
 from spica_async.optimizer.types import Objective, Trial
 
 UP = Objective("up", maximize=True)
@@ -22,20 +22,20 @@ def numbers(trials: tuple[Trial, ...]) -> list[int]:
 
 def test_a_short_history_is_kept_whole() -> None:
     history = [trial(0, up=1.0), trial(1), trial(2, up=2.0)]
-    assert most_telling(history, [UP], limit=3) == tuple(history)
+    assert most_informative(history, [UP], limit=3) == tuple(history)
 
 
 def test_the_best_are_kept_and_then_the_latest() -> None:
     values = [1.0, 9.0, 2.0, 8.0, 3.0, 4.0]
     history = [trial(number, up=value) for number, value in enumerate(values)]
-    assert numbers(most_telling(history, [UP], limit=4)) == [1, 3, 4, 5]
+    assert numbers(most_informative(history, [UP], limit=4)) == [1, 3, 4, 5]
     down = [trial(number, down=value) for number, value in enumerate(values)]
-    assert numbers(most_telling(down, [DOWN], limit=4)) == [0, 2, 4, 5]
+    assert numbers(most_informative(down, [DOWN], limit=4)) == [0, 2, 4, 5]
 
 
 def test_a_failed_trial_is_kept_only_for_being_late() -> None:
     history = [trial(0), trial(1, up=5.0), trial(2, up=1.0), trial(3)]
-    assert numbers(most_telling(history, [UP], limit=2)) == [1, 3]
+    assert numbers(most_informative(history, [UP], limit=2)) == [1, 3]
 
 
 def test_of_several_objectives_the_front_comes_first() -> None:
@@ -46,7 +46,7 @@ def test_of_several_objectives_the_front_comes_first() -> None:
         trial(3, up=0.0, down=9.0),
         trial(4, up=0.0, down=8.0),
     ]
-    assert numbers(most_telling(history, [UP, DOWN], limit=4)) == [0, 2, 3, 4]
+    assert numbers(most_informative(history, [UP, DOWN], limit=4)) == [0, 2, 3, 4]
 
 
 @given(st.lists(st.one_of(st.none(), st.floats(-9, 9)), max_size=40), st.integers(1, 30))
@@ -55,7 +55,7 @@ def test_it_is_a_part_of_the_history_in_its_order(values: list[float | None], li
         trial(number) if value is None else trial(number, up=value)
         for number, value in enumerate(values)
     ]
-    kept = numbers(most_telling(history, [UP], limit=limit))
+    kept = numbers(most_informative(history, [UP], limit=limit))
     assert len(kept) == min(limit, len(history))
     assert kept == sorted(set(kept))
     if kept:

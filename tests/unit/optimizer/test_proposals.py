@@ -20,7 +20,7 @@ ASSIGNMENT: Assignment = {"used_gpu_ratio": 0.9, "agg_max_num_seqs": 512}
 class FakeSampler:
     def __init__(self) -> None:
         self.stats = SamplerStats()
-        self.told: list[Trial] = []
+        self.observed: list[Trial] = []
 
     async def ask(self, count: int) -> list[Suggestion]:
         return [Suggestion(7 + n, ASSIGNMENT, stand_in="late" if n else None) for n in range(count)]
@@ -32,7 +32,7 @@ class FakeSampler:
         raise AssertionError("nothing is to be restored")
 
     async def observe(self, trials: Sequence[Trial]) -> None:
-        self.told += trials
+        self.observed += trials
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def test_a_study_hears_of_each_trial_with_its_projection(space: BranchSpace) -> 
     asyncio.run(proposer.observe([(second, {"objective": 1.0}), (first, None)]))
     assert first.projection is not None
     metadata = first.projection.as_metadata()
-    assert sampler.told == [
+    assert sampler.observed == [
         Trial(8, ASSIGNMENT, {"objective": 1.0}, metadata),
         Trial(7, ASSIGNMENT, None, metadata),
     ]

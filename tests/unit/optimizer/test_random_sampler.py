@@ -39,7 +39,7 @@ async def test_it_proposes_the_centre_and_then_draws() -> None:
     assert (sampler.stats.asks, sampler.stats.suggestions, sampler.stats.stand_ins) == (2, 3, 0)
 
 
-async def test_placed_trials_are_numbered_on_and_told_like_others() -> None:
+async def test_placed_trials_are_numbered_on_and_observed_like_others() -> None:
     sampler = RandomSampler(STUDY)
     await sampler.ask(1)
     placed = await sampler.place([{"n": 4.0, "x": 0.25}, {"x": 1, "n": 1}])
@@ -79,7 +79,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.ledger = TrialLedger(STUDY)
-        self.told: list[bool] = []
+        self.observed: list[bool] = []
         self.is_news = False
 
     def assignment(self, number: int) -> Assignment:
@@ -88,41 +88,41 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(count=st.integers(1, 3))
     def suggest(self, count: int) -> None:
         request = self.ledger.request(count)
-        assert request.first == len(self.told)
+        assert request.first == len(self.observed)
         numbers = range(request.first, request.first + count)
         self.ledger.answer(request, [Suggestion(n, self.assignment(n)) for n in numbers])
-        self.told += [False] * count
+        self.observed += [False] * count
         self.is_news = False
 
     @rule(count=st.integers(0, 3))
     def place(self, count: int) -> None:
-        numbers = range(len(self.told), len(self.told) + count)
+        numbers = range(len(self.observed), len(self.observed) + count)
         placed = self.ledger.place([self.assignment(number) for number in numbers])
         assert [suggestion.number for suggestion in placed] == list(numbers)
-        self.told += [False] * count
+        self.observed += [False] * count
 
     @rule(number=st.integers(0, 12), value=st.sampled_from([1.0, None, math.nan]))
-    def tell(self, number: int, value: float | None) -> None:
+    def observe(self, number: int, value: float | None) -> None:
         metrics = None if value is None else {"throughput": value}
         trial = Trial(number, self.assignment(number), metrics)
         sound = value is None or math.isfinite(value)
-        if number < len(self.told) and not self.told[number] and sound:
+        if number < len(self.observed) and not self.observed[number] and sound:
             self.ledger.observe([trial])
-            self.told[number] = True
+            self.observed[number] = True
             self.is_news = True
         else:
             with pytest.raises(ValueError, match=f"trial {number}"):
                 self.ledger.observe([trial])
 
     @invariant()
-    def every_trial_is_either_told_or_pending(self) -> None:
+    def every_trial_is_either_observed_or_pending(self) -> None:
         request = self.ledger.request(1)
         assert request.has_news is self.is_news
         assert [trial.number for trial in request.history] == [
-            number for number, told in enumerate(self.told) if told
+            number for number, observed in enumerate(self.observed) if observed
         ]
         assert [suggestion.number for suggestion in request.pending] == [
-            number for number, told in enumerate(self.told) if not told
+            number for number, observed in enumerate(self.observed) if not observed
         ]
 
 

@@ -12,10 +12,10 @@ from spica_async.optimizer.wire import AskRequest
 from spica_async.space.parameters import FloatParameter
 
 
-def ask(told: int, pending: int, count: int) -> AskRequest:
-    history = tuple(Trial(n, {}, None) for n in range(told))
-    waiting = tuple(Suggestion(told + n, {}) for n in range(pending))
-    return AskRequest(told + pending, count, history, waiting)
+def ask(observed: int, pending: int, count: int) -> AskRequest:
+    history = tuple(Trial(n, {}, None) for n in range(observed))
+    waiting = tuple(Suggestion(observed + n, {}) for n in range(pending))
+    return AskRequest(observed + pending, count, history, waiting)
 
 
 def test_a_tier_has_room_for_the_whole_ask() -> None:
@@ -23,19 +23,19 @@ def test_a_tier_has_room_for_the_whole_ask() -> None:
 
 
 @given(st.integers(1, 2000), st.integers(1, 300))
-def test_a_long_history_is_cut_to_the_largest_tier(told: int, others: int) -> None:
-    fitted = fitted_count(told, others)
-    assert 0 < fitted <= told
-    if told + others <= LARGEST_FITTED_TIER:
-        assert fitted == told
+def test_a_long_history_is_cut_to_the_largest_tier(observed: int, others: int) -> None:
+    fitted = fitted_count(observed, others)
+    assert 0 < fitted <= observed
+    if observed + others <= LARGEST_FITTED_TIER:
+        assert fitted == observed
     elif others <= LARGEST_FITTED_TIER // 2:
         assert rows_for(fitted + others) == LARGEST_FITTED_TIER
 
 
 def test_a_long_history_is_cut_to_one_number_of_trials() -> None:
-    assert {fitted_count(told, others) for told in (256, 300, 999) for others in (1, 8, 32)} == {
-        224
-    }
+    assert {
+        fitted_count(observed, others) for observed in (256, 300, 999) for others in (1, 8, 32)
+    } == {224}
     assert fitted_count(999, 33) == 128
 
 
@@ -47,7 +47,7 @@ def test_after_a_round_the_next_one_is_prepared() -> None:
     ]
 
 
-def test_while_trials_are_pending_any_part_of_them_may_be_told_next() -> None:
+def test_while_trials_are_pending_any_part_of_them_may_be_observed_next() -> None:
     labels = [r.observed for r in rehearsals_after(ask(10, 3, 2)) if r.explores is None]
     assert labels == [15, 14, 13, 12, 11]
 

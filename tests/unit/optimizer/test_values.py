@@ -368,7 +368,7 @@ def test_a_trial_carries_metrics_times_and_projection() -> None:
 
     failed = to_completed(Trial(5, {"f": 0.5}, None), 6)
     assert failed.infeasible
-    # It was told before that was suggested, whatever its own number is.
+    # It was observed before that was suggested, whatever its own number is.
     active = to_active(Suggestion(7, {"f": 0.5}))
     assert completed.completion_time is not None
     assert completed.completion_time == failed.completion_time < active.creation_time

@@ -190,25 +190,25 @@ def test_a_dict_entry_wins_as_it_was_given() -> None:
     }
 
 
-def test_intervals_are_scored_apart_and_each_entry_is_told() -> None:
+def test_intervals_are_scored_apart_and_each_entry_is_reported() -> None:
     # The long windows repeat; the short ones alternate, where a mean does better.
     windows = {
         180: [Window(1 if n % 2 else 100, 100, 10) for n in range(20)],
         600: [Window(1 if n < 10 else 100, 100, 10) for n in range(20)],
     }
     factory = Factory(constant=lambda: Fake(last), arima=lambda: Fake(mean))
-    told: list[tuple[int, EntryLoss]] = []
+    reported: list[tuple[int, EntryLoss]] = []
 
     result = sweep_load_predictor(
         ["constant_last", "arima_raw"],
         [600, 180],
         windows,
         factory,
-        lambda interval, scored: told.append((interval, scored)),
+        lambda interval, scored: reported.append((interval, scored)),
     )
 
     assert result.best_by_interval == {600: "constant_last", 180: "arima_raw"}
-    assert told == [(600, one) for one in result.losses[600]] + [
+    assert reported == [(600, one) for one in result.losses[600]] + [
         (180, one) for one in result.losses[180]
     ]
     assert {interval for _, interval, _ in factory.made} == {180, 600}
@@ -228,7 +228,7 @@ def test_each_series_has_a_predictor_that_forecasts_before_it_observes() -> None
 
 
 def test_all_are_scored_from_the_slowest_warm_up_on() -> None:
-    # Only the window after three others is off; whoever is scored on it has a loss.
+    # Only the window after three others is off; an entry that is scored on it has a loss.
     windows = [Window(5, 100, 10)] * 3 + [Window(50, 100, 10)] + [Window(50, 100, 10)] * 4
     fast = "constant_last"
     scored_on_it = sweep(

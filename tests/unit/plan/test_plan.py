@@ -145,7 +145,7 @@ def test_a_few_shapes_are_tried_and_one_that_runs_speaks_for_the_backend() -> No
     assert [sample["tp"] for sample in failing.probed] == [1, 2, 4]
 
 
-def test_a_budget_that_nothing_fits_tells_why_each_shape_went() -> None:
+def test_a_budget_that_nothing_fits_says_why_each_shape_went() -> None:
     engine = FakeEngine(tokens=lambda sample, _: cast("int", sample["tp"]))
     assert refusal({"gpu_budget": 2}, engine) == (
         "search_space: no deployment of a/model on some_gpu is viable within gpu_budget 2:\n"
@@ -173,7 +173,7 @@ def test_a_budget_of_more_combinations_than_can_be_held_is_refused() -> None:
     )
 
 
-def test_limits_that_no_replicas_meet_are_told() -> None:
+def test_limits_that_no_replicas_meet_are_named() -> None:
     engine = FakeEngine(tokens=lambda s, _: ROOMY if s["tp"] == 4 else 0)
     found = refusal({"gpu_budget": 7, "min_gpu_budget": 5}, engine)
     assert found.endswith(

@@ -162,7 +162,7 @@ def test_each_objective_reads_its_own_figure() -> None:
         found.objective(OptimizationTarget.PARETO, gpus, None)
 
 
-def test_hopeless_deployments_are_still_told_apart() -> None:
+def test_hopeless_deployments_are_still_distinguished() -> None:
     load = closed(6)
     fast, slow = aggregated(workers(2), load), aggregated(workers(1), load)
     level = SLATarget(e2e_ms=1)

@@ -1,4 +1,4 @@
-"""Work that is done whole, whoever gives up on it."""
+"""Work that is done whole though its caller is cancelled."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ async def interrupted(signals: int, *, ready: bool) -> tuple[bool, int]:
         (1, False, (True, 0)),
         (2, True, (True, 128 + NUMBER)),
     ],
-    ids=["stops", "has nothing to finish", "is told twice"],
+    ids=["stops", "has nothing to finish", "is signalled twice"],
 )
 async def test_what_signals_do(signals: int, outcome: tuple[bool, int], *, ready: bool) -> None:
     assert await interrupted(signals, ready=ready) == outcome

@@ -46,7 +46,7 @@ def printed(screen: io.StringIO) -> list[str]:
     return [line.removeprefix("[0.0 s] ") for line in screen.getvalue().splitlines()]
 
 
-def test_a_log_tells_of_workers_that_come_and_go_and_not_of_each_heartbeat(
+def test_a_log_names_workers_that_come_and_go_and_not_of_each_heartbeat(
     plain: Callable[..., PlainDisplay], screen: io.StringIO
 ) -> None:
     display = plain(fleet=True)
@@ -63,7 +63,7 @@ def test_a_log_tells_of_workers_that_come_and_go_and_not_of_each_heartbeat(
     ]
 
 
-def test_a_worker_beside_the_coordinator_is_told_of_when_something_is_wrong_with_it(
+def test_a_companion_worker_is_shown_when_something_is_wrong_with_it(
     plain: Callable[..., PlainDisplay], screen: io.StringIO
 ) -> None:
     display = plain(fleet=False)
@@ -72,7 +72,7 @@ def test_a_worker_beside_the_coordinator_is_told_of_when_something_is_wrong_with
     assert printed(screen) == ["trouble: a: no memory"]
 
 
-def test_a_log_tells_of_each_change_of_the_broker(
+def test_a_log_names_each_change_of_the_broker(
     plain: Callable[..., PlainDisplay], screen: io.StringIO
 ) -> None:
     display = plain(fleet=True)
@@ -117,7 +117,7 @@ def test_a_terminal_shows_who_works_and_what_is_wrong_below_the_rest(clock: Cloc
     assert shown(display) == ["workers: 1, slots 4, busy 1"]
 
 
-def test_a_terminal_says_nothing_of_a_worker_beside_the_coordinator_that_is_well() -> None:
+def test_a_terminal_says_nothing_of_a_companion_worker_that_is_well() -> None:
     display = LiveDisplay(GOAL, Console(file=io.StringIO()), fleet=False)
     display.fleet(ONE)
     assert shown(display) == []

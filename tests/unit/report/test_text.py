@@ -110,7 +110,7 @@ def test_traffic_handling_is_the_router_and_a_policy_that_scales() -> None:
     assert traffic_handling(AGG | {"planner_scaling_policy": static}) == "kv_router"
 
 
-def test_only_knobs_that_differ_and_are_not_told_otherwise_are_listed() -> None:
+def test_only_knobs_that_differ_and_are_not_shown_otherwise_are_listed() -> None:
     other = AGG | {
         "tp": 4,
         "replicas": 1,
@@ -124,7 +124,7 @@ def test_only_knobs_that_differ_and_are_not_told_otherwise_are_listed() -> None:
         "agg_max_num_seqs",
         "router_temperature",
     ]
-    # A knob that only one of them has tells nothing apart.
+    # A knob that only one of them has distinguishes nothing.
     assert differing_knobs([AGG, AGG | {"max_num_fpm_samples": 32}]) == []
     assert differing_knobs([]) == []
 
@@ -140,9 +140,9 @@ def test_settings_are_short_names_with_values() -> None:
     )
 
 
-def workers(count: int, **told: Any) -> tuple[WorkerView, ...]:
+def workers(count: int, **changes: Any) -> tuple[WorkerView, ...]:
     view = WorkerView("w", "ready", slots=4, busy=3)
-    return tuple(replace(view, name=f"w{number}", **told) for number in range(count))
+    return tuple(replace(view, name=f"w{number}", **changes) for number in range(count))
 
 
 def test_workers_are_counted_with_what_keeps_some_of_them_from_working() -> None:
@@ -152,7 +152,7 @@ def test_workers_are_counted_with_what_keeps_some_of_them_from_working() -> None
     assert workers_line(FleetView(mixed)) == "workers: 4 (1 draining, 2 starting), slots 16"
 
 
-def test_who_works_is_told_of_some_of_many() -> None:
+def test_of_many_workers_some_are_named() -> None:
     assert who_works(workers(1)) == ""
     assert who_works(workers(2)) == "w0 3/4, w1 3/4"
     assert who_works(workers(10)).endswith("w7 3/4, and 2 more")
@@ -164,7 +164,7 @@ def test_concerns_are_what_is_waited_for_other_engines_and_troubles() -> None:
     assert concerns(foreign) == [
         "workers with another engine, which take nothing: 2 (a 1, needed 2; b 1, needed 2)"
     ]
-    # The reason for waiting tells of them already.
+    # The reason for waiting names them already.
     assert concerns(replace(foreign, waiting_for="2 workers have another engine")) == [
         "waiting: 2 workers have another engine"
     ]
@@ -178,7 +178,7 @@ def test_concerns_are_what_is_waited_for_other_engines_and_troubles() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "text"),
+    ("link", "text"),
     [
         (("connected", ""), "broker: connected"),
         (("connecting", "connection refused"), "broker: unreachable (connection refused)"),
@@ -186,5 +186,5 @@ def test_concerns_are_what_is_waited_for_other_engines_and_troubles() -> None:
         (("blocked", "memory alarm", 75.0), "broker: does not take messages since 1 min 15 s"),
     ],
 )
-def test_how_it_stands_with_the_broker_is_one_line(told: tuple[Any, ...], text: str) -> None:
-    assert broker_line(*told).startswith(text)
+def test_how_it_stands_with_the_broker_is_one_line(link: tuple[Any, ...], text: str) -> None:
+    assert broker_line(*link).startswith(text)

@@ -35,7 +35,7 @@ FRESH = [f"fresh {number}" for number in range(400)]
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _few_failures_are_telling() -> Iterator[None]:
+def _few_failures_are_enough() -> Iterator[None]:
     """Short runs come to every end, too."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(branch_state, "ENOUGH_FAILURES", FEW)
@@ -155,7 +155,7 @@ class AnyRounds(RuleBasedStateMachine):
             assert state.phase is self.final
             assert state.wanted == 0
             assert state.round == self.last_round
-            # Every suggestion was told, and once.
+            # Every suggestion was observed, and once.
             assert sorted(one.number for one in self.observed) == list(range(len(self.suggestions)))
         else:
             missing = 0 if self.concluded else self.missing()
@@ -262,11 +262,11 @@ class AnyContinuous(RuleBasedStateMachine):
     def settle(self, data: st.DataObject) -> None:
         verdict = data.draw(st.sampled_from(self.kind))
         key = data.draw(st.sampled_from(self.flying))
-        untold = set(range(len(self.suggestions))) - {one.number for one in self.observed}
+        unobserved = set(range(len(self.suggestions))) - {one.number for one in self.observed}
         observations = self.state.settled(key, verdict)
         self.verdicts[key] = verdict
         assert observations == [
-            Observation(n, key) for n in sorted(untold) if self.suggestions[n] == key
+            Observation(n, key) for n in sorted(unobserved) if self.suggestions[n] == key
         ]
         self.observed += observations
 

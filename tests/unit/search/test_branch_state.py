@@ -61,7 +61,7 @@ def test_a_wave_asks_for_what_is_missing_and_waits_for_all_of_it() -> None:
     assert (state.phase, state.wanted, state.in_flight) == (Phase.ASKING, 1, 2)
     assert state.settled("a", FEASIBLE) == []
     assert (state.wanted, state.in_flight) == (1, 1)
-    assert state.suggested(["a"]) == ([WAITS], [])  # it has arrived, and is told with the wave
+    assert state.suggested(["a"]) == ([WAITS], [])  # it has arrived, and is observed with the wave
     assert state.wanted == 1
     assert state.suggested(["c"]) == ([NEW], [])
     assert (state.phase, state.wanted, state.in_flight) == (Phase.WAITING, 0, 2)
@@ -85,7 +85,7 @@ def test_a_wave_asks_for_what_is_missing_and_waits_for_all_of_it() -> None:
     assert state.causes == {"no_kv_room": 1}
 
 
-def test_a_duplicate_of_a_finished_sample_is_told_at_once_and_uses_no_budget() -> None:
+def test_a_duplicate_of_a_finished_sample_is_observed_at_once_and_uses_no_budget() -> None:
     state = RoundsState(per_round=2, max_rounds=2)
     state.suggested(["a", "b"])
     state.settled("a", FEASIBLE)
@@ -139,7 +139,7 @@ def test_the_last_attempt_may_still_complete_the_round(last: str, phase: Phase) 
     assert (state.phase, state.attempts) == (phase, 22)
 
 
-def test_attempts_that_run_out_end_the_wave_and_its_duplicates_are_told() -> None:
+def test_attempts_that_run_out_end_the_wave_and_its_duplicates_are_observed() -> None:
     state = RoundsState(per_round=2, max_rounds=3)
     state.suggested(["a", "b"])
     state.settled("a", FEASIBLE)

@@ -58,8 +58,8 @@ async def test_any_number_of_slots_gives_the_same_search(
     plan = make_sweep_plan(config, sizes=(1, 2, 4))
     one = await run_search(plan, slots=1, measure=measure)
     four = await run_search(plan, slots=4, measure=measure)
-    assert one.told == four.told
-    assert {len(history) for history in one.told.values()} != {0}
+    assert one.observed == four.observed
+    assert {len(history) for history in one.observed.values()} != {0}
     assert rank(one.search.candidates) == rank(four.search.candidates)
     by_number = [
         sorted(
@@ -71,7 +71,7 @@ async def test_any_number_of_slots_gives_the_same_search(
     assert by_number[0] == by_number[1]
     for branch in one.search.branches:
         assert branch.state.phase is Phase.COMPLETED
-        numbers = [trial.number for trial in one.told[branch.space.mode]]
+        numbers = [trial.number for trial in one.observed[branch.space.mode]]
         assert sorted(numbers) == list(range(branch.state.attempts))
 
 
@@ -152,7 +152,7 @@ async def test_a_worker_sees_the_sample_the_load_and_the_sla_and_no_goal(
     assert again.worker.requests == run.worker.requests
 
 
-async def test_a_record_tells_all_of_a_candidate(
+async def test_a_record_holds_all_of_a_candidate(
     make_config: Callable[..., SmartSearchConfig], make_sweep_plan: Callable[..., SweepPlan]
 ) -> None:
     config = make_config(
@@ -199,7 +199,7 @@ async def test_a_record_tells_all_of_a_candidate(
     assert (run.branch.budget, run.branch.state.target) == (1, 1)
 
 
-async def test_a_failure_is_told_as_one_and_its_record_says_why(
+async def test_a_failure_is_observed_as_one_and_its_record_says_why(
     make_config: Callable[..., SmartSearchConfig], make_sweep_plan: Callable[..., SweepPlan]
 ) -> None:
     config = make_config(SEARCHED, sweep={"max_rounds": 5, "candidates_per_round": 2})
@@ -208,7 +208,7 @@ async def test_a_failure_is_told_as_one_and_its_record_says_why(
         measure=lambda _: Measurement(outcome="failed", cause="time_limit", detail="after 5 s"),
     )
     assert run.branch.state.phase is Phase.FAILED
-    assert [trial.metrics for trial in run.told["agg"]] == [None] * run.branch.state.attempts
+    assert [trial.metrics for trial in run.observed["agg"]] == [None] * run.branch.state.attempts
     assert run.search.candidates == []
     for record in run.ledger.records:
         assert (record.outcome, record.cause, record.detail) == (
@@ -285,7 +285,7 @@ def test_a_range_of_loads_is_never_enumerated(
     assert enumerable_points(config, make_space(config)) is None
 
 
-async def test_a_duplicate_is_told_what_is_known_and_not_sent_again(
+async def test_a_duplicate_is_observed_as_what_is_known_and_not_sent_again(
     make_config: Callable[..., SmartSearchConfig], make_sweep_plan: Callable[..., SweepPlan]
 ) -> None:
     config = make_config(
@@ -299,19 +299,19 @@ async def test_a_duplicate_is_told_what_is_known_and_not_sent_again(
     )
     assert [r.sample["agg_max_num_seqs"] for r in run.worker.requests] == [256, 512, 1024]
     by_value: dict[Any, set[str]] = {}
-    for trial in run.told["agg"]:
+    for trial in run.observed["agg"]:
         by_value.setdefault(trial.assignment["agg_max_num_seqs"], set()).add(str(trial.metrics))
     assert {value: len(metrics) for value, metrics in by_value.items()} == {
         256: 1,
         512: 1,
         1024: 1,
     }
-    assert [trial.number for trial in run.told["agg"]][:3] == [0, 1, 2]
+    assert [trial.number for trial in run.observed["agg"]][:3] == [0, 1, 2]
     assert run.branch.state.phase is Phase.STALLED
     assert run.branch.state.duplicates == run.branch.state.attempts - 3
 
 
-async def test_the_last_wave_is_told_even_if_it_ends_while_a_duplicate_is_told(
+async def test_the_last_wave_is_observed_even_if_it_ends_while_a_duplicate_is_observed(
     make_config: Callable[..., SmartSearchConfig], make_sweep_plan: Callable[..., SweepPlan]
 ) -> None:
     config = make_config(
@@ -328,7 +328,7 @@ async def test_the_last_wave_is_told_even_if_it_ends_while_a_duplicate_is_told(
             while len(runs[0].ledger.records) < 3:  # noqa: ASYNC110  # a ledger observations nobody
                 await asyncio.sleep(0)
 
-    sampler.on_tell = wait_for_the_last
+    sampler.on_observe = wait_for_the_last
     run = await run_search(
         make_sweep_plan(config),
         make_sampler=lambda _: sampler,

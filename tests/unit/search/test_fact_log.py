@@ -102,7 +102,7 @@ class FakeJournal:
 
 @dataclass
 class FakeEvents:
-    """Tells of each fact with its kind, and of what the test adds."""
+    """Publishes each fact with its kind, and of what the test adds."""
 
     events: list[str] = field(default_factory=list)
 
@@ -312,7 +312,7 @@ def test_a_lease_that_ran_out_is_lost_where_somebody_has_gone_on() -> None:
     assert "somebody else has gone on" in str(first_cause(caught.value))
 
 
-def test_what_others_are_told_goes_with_the_next_fact_or_soon_by_itself() -> None:
+def test_what_is_published_goes_with_the_next_fact_or_soon_by_itself() -> None:
     journal, events = FakeJournal(), FakeEvents()
 
     async def run() -> None:
@@ -327,13 +327,13 @@ def test_what_others_are_told_goes_with_the_next_fact_or_soon_by_itself() -> Non
     assert [news.events for news in journal.changes] == [[], ["zero"], ["one"], [], ["two"]]
 
 
-def test_the_last_fact_goes_with_what_others_are_told_of_it() -> None:
+def test_the_last_fact_goes_with_what_is_published_of_it() -> None:
     journal, events = FakeJournal(), FakeEvents()
 
     async def run() -> None:
         async with opened(journal, events) as log, asyncio.TaskGroup() as group:
             group.create_task(log.record(SUGGESTED, lambda: events.events.append("zero")))
-            end = Stopped(at=1.0, reason="told to")
+            end = Stopped(at=1.0, reason="asked for")
             group.create_task(log.record(end, lambda: None, status="paused"))
 
     run_in_virtual_time(run())
@@ -343,7 +343,7 @@ def test_the_last_fact_goes_with_what_others_are_told_of_it() -> None:
     ]
 
 
-def test_who_waits_is_told_when_nothing_more_is_written() -> None:
+def test_who_waits_hears_when_nothing_more_is_written() -> None:
     journal = FakeJournal(fail=lambda _: StorageFullError("no room"))
     refused: list[str] = []
 
@@ -368,7 +368,7 @@ def test_who_waits_is_told_when_nothing_more_is_written() -> None:
     assert refused == ["no room"] * 3
 
 
-def test_the_verdict_on_a_result_is_told_together_with_it() -> None:
+def test_the_verdict_on_a_result_is_published_together_with_it() -> None:
     journal, events = FakeJournal(), FakeEvents()
 
     async def run() -> None:

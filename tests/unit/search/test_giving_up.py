@@ -58,7 +58,7 @@ async def test_a_search_that_finds_nothing_is_given_up(
     branch = run.branch
     assert branch.state.phase is phase
     assert 22 <= len(run.ledger.records) <= 24
-    numbers = sorted(trial.number for trial in run.told["agg"])
+    numbers = sorted(trial.number for trial in run.observed["agg"])
     assert numbers == list(range(branch.state.attempts))
     result = branch_result(branch)
     assert (result.end, branch.converged) == (phase.value, True)

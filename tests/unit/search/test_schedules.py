@@ -71,7 +71,7 @@ class TestContinuous:
         for branch in run.search.branches:
             assert branch.state.phase is Phase.COMPLETED
             assert branch.state.tally["feasible"] == 12
-            observed = run.told[branch.space.mode]
+            observed = run.observed[branch.space.mode]
             assert sorted(trial.number for trial in observed) == list(range(branch.state.attempts))
             rounds = [r.round for r in run.ledger.records if r.branch == branch.space.mode]
             assert rounds == sorted(rounds) or slots > 1
@@ -80,7 +80,7 @@ class TestContinuous:
         sent = [request.evaluation_id for request in run.worker.requests]
         assert len(set(sent)) == len(sent) == len(run.ledger.records)
 
-    async def test_what_was_measured_is_told_while_the_rest_is_in_flight(
+    async def test_what_was_measured_is_observed_while_the_rest_is_in_flight(
         self, plan_of: Callable[..., SweepPlan]
     ) -> None:
         plan = plan_of(
@@ -95,7 +95,7 @@ class TestContinuous:
 
         run = await run_search(plan, slots=4, make_sampler=Watching)
         assert run.branch.state.phase is Phase.COMPLETED
-        # Rounds would tell with nothing in flight; here that is so at the very end alone.
+        # Rounds would observe with nothing in flight; here that is so at the very end alone.
         assert sum(number == 0 for number in in_flight) <= 1
         assert max(in_flight) <= 4 + 2
 
@@ -225,7 +225,7 @@ class TestContinuous:
             started=lambda run, _: runs.append(run),
         )
         assert run.branch.state.phase is Phase.COMPLETED
-        observed = sorted(trial.number for trial in run.told["agg"])
+        observed = sorted(trial.number for trial in run.observed["agg"])
         assert observed == list(range(run.branch.state.attempts))
 
 
@@ -350,7 +350,7 @@ class TestPatience:
         one = await run_search(plan, slots=1)
         four = await run_search(plan, slots=4)
         assert one.branch.state.phase is Phase.CONVERGED
-        assert one.told == four.told
+        assert one.observed == four.observed
 
 
 class TestFirstProposals:
@@ -406,7 +406,7 @@ class TestNeighbours:
         assert sources.count("neighbour") >= 4
         # Twelve rather than the 66 of a search that would end without them.
         assert run.branch.state.attempts <= 12
-        numbers = sorted(trial.number for trial in run.told["agg"])
+        numbers = sorted(trial.number for trial in run.observed["agg"])
         assert numbers == list(range(run.branch.state.attempts))
 
     async def test_near_the_end_of_the_attempts_there_are_no_more_than_are_left(

@@ -151,14 +151,14 @@ async def test_what_was_found_is_kept_when_the_task_is_cancelled(
     assert_kept(folder, 3, "interrupted")
 
 
-async def test_what_is_in_flight_suits_the_workers_that_tell_of_themselves(
+async def test_what_is_in_flight_suits_the_workers_that_announce_themselves(
     make_sweep: MakeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = asyncio.Semaphore(0)
-    told: list[int] = []
+    announced: list[int] = []
 
     def suit(_: Branches, slots: int) -> None:
-        told.append(slots)
+        announced.append(slots)
         if slots == 3:
             for _number in range(SAMPLES):
                 gate.release()
@@ -181,7 +181,7 @@ async def test_what_is_in_flight_suits_the_workers_that_tell_of_themselves(
         async with asyncio.timeout(30):
             result = await running
     assert result.status == "exhausted"
-    assert 3 in told
+    assert 3 in announced
 
 
 async def test_a_stop_gives_what_was_found(make_sweep: MakeRun, folder: FolderWriter) -> None:
@@ -201,7 +201,7 @@ async def test_a_stop_gives_what_was_found(make_sweep: MakeRun, folder: FolderWr
 
 
 class Slowing:
-    """A worker's gate that lets three evaluations through and each further one when told to."""
+    """A worker's gate that lets three evaluations through and each further one when asked to."""
 
     def __init__(self) -> None:
         self.gate = asyncio.Semaphore(3)

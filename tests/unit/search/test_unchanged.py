@@ -55,5 +55,5 @@ def test_another_is_refused(plan_with: PlanWith, now: ModelFiles | None) -> None
 def test_one_of_an_older_version_goes_on_with_a_word(plan_with: PlanWith) -> None:
     older = begun_with(plan_with(ONE)).model_dump_json(exclude={"model_sha256"})
     past = Planned.model_validate_json(older)
-    told = str(resume(past, plan_with(ONE)))
-    assert "did not note what the model's folder held" in told
+    message = str(resume(past, plan_with(ONE)))
+    assert "did not note what the model's folder held" in message

@@ -1,4 +1,4 @@
-"""What others are told of a sweep, however often its coordinators die in the middle of it."""
+"""What is published of a sweep, however often its coordinators die in the middle of it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Store:
     events: list[str] = field(default_factory=lambda: [submitted_event("sweep", CONFIG)])
 
     def pending(self) -> PendingEvents:
-        """As whoever goes on with the sweep makes it."""
+        """As made by each coordinator that goes on with the sweep."""
         events = PendingEvents("sweep", CONFIG, stored=len(self.events))
         for fact, records in self.facts:
             events.fact(fact)
@@ -55,7 +55,7 @@ class Store:
         return events
 
     def write(self, events: PendingEvents, fact: SweepFact, records: list[CandidateRecord]) -> None:
-        """Write a fact and what is told with it; what it leads to shows only then."""
+        """Write a fact and what is published with it; what it leads to shows only then."""
         events.fact(fact)
         self.flush(events)
         self.facts.append((fact, records))
@@ -90,7 +90,7 @@ steps = st.lists(
 
 
 @given(steps)
-def test_each_thing_is_told_once_and_in_a_row(steps: list[tuple[str, int]]) -> None:
+def test_each_thing_is_published_once_and_in_a_row(steps: list[tuple[str, int]]) -> None:
     store = Store()
     events = store.pending()
     rests = number = runs = 0
@@ -111,11 +111,11 @@ def test_each_thing_is_told_once_and_in_a_row(steps: list[tuple[str, int]]) -> N
                 rests += count
                 events = store.pending()
     store.flush(events)
-    told = [SWEEP_EVENT.validate_json(body) for body in store.events]
-    assert [event.sequence for event in told] == [*range(1, len(told) + 1)]
-    measured = [event.data for event in told if isinstance(event.data, CandidateMeasured)]
+    published = [SWEEP_EVENT.validate_json(body) for body in store.events]
+    assert [event.sequence for event in published] == [*range(1, len(published) + 1)]
+    measured = [event.data for event in published if isinstance(event.data, CandidateMeasured)]
     assert [one.candidate.number for one in measured] == [*range(number)]
-    kinds = [event.data.kind for event in told]
+    kinds = [event.data.kind for event in published]
     assert (kinds.count("sweep.paused"), kinds.count("sweep.started")) == (rests, runs)
-    # Whoever comes last finds all of it told.
+    # Whatever had happened is published in the end.
     assert not store.pending().pending

@@ -35,7 +35,7 @@ async def test_a_page_leaves_out_what_is_before_it_and_a_line_that_is_being_writ
     assert (gone.total, gone.candidates) == (0, [])
 
 
-async def told(folder: Path) -> str:
+async def problem(folder: Path) -> str:
     with pytest.raises(SpicaError) as raised:
         await candidate_page(folder, offset=1, limit=10)
     assert not isinstance(raised.value, InputError)
@@ -47,14 +47,14 @@ async def test_a_line_that_is_no_candidate_is_named(tmp_path: Path) -> None:
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join([lines[0], lines[1], '{"candidate_id": 1}\n']))
 
-    assert await told(tmp_path) == f"{path}: line 3 is no candidate"
+    assert await problem(tmp_path) == f"{path}: line 3 is no candidate"
 
 
 async def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     path = tmp_path / "candidates.jsonl"
     path.mkdir()
 
-    assert await told(tmp_path) == f"{path}: is a directory"
+    assert await problem(tmp_path) == f"{path}: is a directory"
 
 
 async def test_a_file_on_a_share_that_has_gone_is_named(
@@ -67,4 +67,4 @@ async def test_a_file_on_a_share_that_has_gone_is_named(
 
     monkeypatch.setattr(stored, "_line_starts", stale)
 
-    assert await told(tmp_path) == f"{path}: stale file handle"
+    assert await problem(tmp_path) == f"{path}: stale file handle"

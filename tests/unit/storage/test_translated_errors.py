@@ -1,4 +1,4 @@
-"""What is told of a database's errors, by the kind that decides whether to try again."""
+"""A database's errors translated, by the kind that decides whether to try again."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def test_lengths_reach_to_64_bits(tmp_path: Path) -> None:
     assert check_trace(written(tmp_path, line(output_length=2**64 - 1))).output_tokens == 2**64 - 1
 
 
-def test_first_and_last_are_told_of_an_unsorted_trace(tmp_path: Path) -> None:
+def test_first_and_last_are_found_in_an_unsorted_trace(tmp_path: Path) -> None:
     path = written(tmp_path, line(timestamp=20), line(timestamp=5), line(timestamp=10))
 
     facts = check_trace(path)

@@ -15,7 +15,7 @@ def request(evaluation_id: str = "e", sweep_id: str = "sweep") -> EvaluationRequ
     return EvaluationRequest(evaluation_id=evaluation_id, sweep_id=sweep_id, sample={}, load=load)
 
 
-async def test_ids_are_told_once_while_they_are_held() -> None:
+async def test_ids_are_listed_once_while_they_are_held() -> None:
     holdings = Holdings()
     async with holdings.hold(request("a")), holdings.hold(request("b")):
         async with holdings.hold(request("a")):

@@ -72,7 +72,7 @@ def test_ids_have_a_longest() -> None:
             parse_request(message(longer))
 
 
-def test_what_is_wrong_is_told_in_one_line() -> None:
+def test_what_is_wrong_is_said_in_one_line() -> None:
     many = BODY.replace(b'"sample":{"tp":2}', b'"sample":[1],"sla":7')
     with pytest.raises(MalformedMessageError) as caught:
         parse_request(message(many))

@@ -221,7 +221,7 @@ async def test_an_old_request_without_a_results_queue_is_dropped(sent_at: dateti
     assert await desk.left() == 0
 
 
-async def test_a_bus_that_does_not_tell_of_queues_stops_nobody() -> None:
+async def test_a_bus_that_does_not_list_queues_stops_nobody() -> None:
     class SilentBus(MemoryBus):
         async def queue_status(self, queue: str) -> QueueStatus:
             if queue == RESULTS.name:

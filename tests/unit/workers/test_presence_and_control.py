@@ -1,4 +1,4 @@
-"""What a worker tells of itself, and what it does when told."""
+"""What a worker publishes of itself, and what it does when commanded."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ TRACE = TraceLoad(
 
 
 class TestPresence:
-    async def test_a_worker_tells_how_it_is_from_joining_to_leaving(self) -> None:
+    async def test_a_worker_publishes_how_it_is_from_joining_to_leaving(self) -> None:
         desk = await open_desk()
         may_start, go = asyncio.Event(), asyncio.Event()
 
@@ -96,7 +96,7 @@ class TestPresence:
             await desk.call_roll()
             await next_status(events)
 
-    async def test_events_that_cannot_be_told_stop_no_work(self) -> None:
+    async def test_events_that_cannot_be_published_stop_no_work(self) -> None:
         class MuteBus(MemoryBus):
             async def publish_event(
                 self, topic: str, message: Message, *, confirmed: bool = False
@@ -126,10 +126,10 @@ class TestPresence:
         async with desk.working() as supervisor:
             await desk.send(*(desk.request() for _ in range(5)))
             await desk.results(5)
-        # Two starts wait to be told, three have no room, and there was no goodbye.
+        # Two starts wait to be published, three have no room, and leaving was not announced.
         assert supervisor.oddities == {"event_lost": 4}
 
-    async def test_only_what_runs_for_a_moment_is_told_of(self) -> None:
+    async def test_only_what_runs_for_a_moment_is_published(self) -> None:
         desk = await open_desk()
         async with desk.bus.subscribe(EVALUATION_STARTED_TOPIC) as events, desk.working():
             await desk.send(desk.request(), desk.request())
@@ -225,7 +225,7 @@ class TestCancelling:
         assert await desk.left() == 1
 
 
-async def test_unknown_and_garbled_words_are_counted_and_told_once_per_kind() -> None:
+async def test_unknown_and_garbled_words_are_counted_and_logged_once_per_kind() -> None:
     garbled = [
         Message(b"", "m", ROLL_CALL),
         Message(b"[]", "m", SWEEP_CANCELLED),

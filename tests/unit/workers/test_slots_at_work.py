@@ -28,7 +28,7 @@ from workers.port import ChildStartError
 
 
 async def taken(desk: Desk) -> list[int]:
-    """Take all that is left, and tell how often each came back before."""
+    """Take all that is left, and count how often each came back before."""
     count = await desk.left()
     async with (
         asyncio.timeout(WAIT_SECONDS),
@@ -148,7 +148,7 @@ async def test_a_queue_that_goes_while_a_child_starts_is_waited_for(
     assert supervisor.oddities["queue_unavailable"] >= 1
 
 
-async def test_a_slot_that_retires_is_told_and_counted_out() -> None:
+async def test_a_slot_that_retires_is_published_and_counted_out() -> None:
     desk = await open_desk()
 
     async def fail(slot: FakeSlot) -> None:

@@ -1,4 +1,4 @@
-"""Only addresses of the schemes that a worker is told to fetch are ever asked for anything."""
+"""Only addresses of the schemes that a worker is allowed to fetch are ever asked for anything."""
 
 from __future__ import annotations
 

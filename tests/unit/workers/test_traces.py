@@ -245,7 +245,7 @@ async def test_a_trace_larger_than_the_bound_is_used_and_then_evicted(
     assert files_in(tmp_path) == {}
 
 
-async def test_eviction_that_fails_is_told_and_spoils_no_evaluation(
+async def test_eviction_that_fails_is_logged_and_spoils_no_evaluation(
     tmp_path: Path, stored: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache = open_cache(tmp_path, max_bytes=0)

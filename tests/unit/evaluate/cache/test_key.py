@@ -40,7 +40,7 @@ def key(request: EvaluationRequest, engine: str = ENGINE) -> str:
 
 
 def test_it_is_a_sha256_that_stays_the_same_between_versions() -> None:
-    # Were it to change by accident, nobody would find what was kept before. Whoever changes it on
+    # Were it to change by accident, nobody would find what was kept before. If you change it on
     # purpose counts the form up.
     assert key(ask()) == "0ddccc4e8ecd0b2fe291255e9d2e5aa0dc8c9dad24138550d768db64937f7fd4"
 

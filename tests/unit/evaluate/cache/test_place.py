@@ -34,7 +34,7 @@ def test_the_users_cache_has_them_unless_a_server_has_the_journal(
         cache_place("mysql://host/name")
 
 
-async def test_no_place_at_all_is_told() -> None:
+async def test_no_place_at_all_is_reported() -> None:
     with pytest.raises(InputError):
         async with opened("mysql://host/name"):
             pass
@@ -66,8 +66,8 @@ async def test_no_cache_keeps_nothing() -> None:
 
 
 def test_to_know_of_the_cache_loads_no_database() -> None:
-    told = "import sys, spica_async.evaluate.cache; print('sqlalchemy' in sys.modules)"
+    program = "import sys, spica_async.evaluate.cache; print('sqlalchemy' in sys.modules)"
     done = subprocess.run(
-        [sys.executable, "-c", told], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stdout.strip() == "False"

@@ -1,4 +1,4 @@
-"""What the client does where a daemon answers late, breaks off, or never tells of an end."""
+"""What the client does where a daemon answers late, breaks off, or never publishes an end."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ async def test_it_gives_up_and_says_that_there_may_be_a_sweep(summary: SweepSumm
     assert Counter(daemon.keys).most_common() == [(daemon.keys[0], 7)]
 
 
-async def test_nobody_there_is_told_at_once() -> None:
+async def test_nobody_there_is_reported_at_once() -> None:
     began = time.monotonic()
     with pytest.raises(DaemonSilentError) as raised:
         await submit("http://127.0.0.1:1")
@@ -153,7 +153,7 @@ async def test_nobody_there_is_told_at_once() -> None:
 
 
 async def test_a_refusal_is_an_answer(control: FakeControl) -> None:
-    control.room = 0
+    control.capacity = 0
     began = time.monotonic()
     async with running(control) as url:
         with pytest.raises(DaemonSilentError, match="as many as may"):
@@ -190,14 +190,14 @@ def lively(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("lively")
 @pytest.mark.parametrize("state", ["failed", "interrupted"])
-async def test_an_end_that_is_never_told_ends_a_watch(
+async def test_an_end_that_is_never_published_ends_a_watch(
     control: FakeControl, sweep_id: str, state: str
 ) -> None:
     control.change(sweep_id, state="running")
     async with running(control) as url:
         watching = asyncio.create_task(asyncio.to_thread(followed, url, sweep_id))
         await control.listened()
-        await control.tell(sweep_id, SweepStarted(run=1))
+        await control.publish(sweep_id, SweepStarted(run=1))
         control.change(sweep_id, state=state)
         async with asyncio.timeout(10):
             assert await watching == ["sweep.submitted", "sweep.started"]
@@ -205,8 +205,8 @@ async def test_an_end_that_is_never_told_ends_a_watch(
 
 
 @pytest.mark.usefixtures("lively")
-async def test_so_does_one_that_was_never_told_before(control: FakeControl, sweep_id: str) -> None:
-    await control.tell(sweep_id, SweepStarted(run=1), state="failed")
+async def test_so_does_one_from_before_the_watch(control: FakeControl, sweep_id: str) -> None:
+    await control.publish(sweep_id, SweepStarted(run=1), state="failed")
     async with running(control) as url, asyncio.timeout(10):
         heard = await asyncio.to_thread(followed, url, sweep_id)
 
@@ -221,8 +221,8 @@ async def test_silence_alone_ends_no_watch(control: FakeControl, sweep_id: str) 
         await control.listened()
         await asyncio.sleep(1)
         assert not watching.done()
-        await control.tell(sweep_id, CandidateMeasured(candidate=record(2)))
-        await control.tell(sweep_id, SweepFailed(reason="the engine broke"))
+        await control.publish(sweep_id, CandidateMeasured(candidate=record(2)))
+        await control.publish(sweep_id, SweepFailed(reason="the engine broke"))
         async with asyncio.timeout(10):
             heard = await watching
 
@@ -232,7 +232,7 @@ async def test_silence_alone_ends_no_watch(control: FakeControl, sweep_id: str) 
 
 
 @pytest.mark.usefixtures("lively")
-async def test_an_end_whose_event_comes_late_is_told(control: FakeControl, sweep_id: str) -> None:
+async def test_an_end_whose_event_comes_late_is_shown(control: FakeControl, sweep_id: str) -> None:
     control.change(sweep_id, state="running")
     async with running(control) as url:
         watching = asyncio.create_task(asyncio.to_thread(followed, url, sweep_id, 1.0))
@@ -241,7 +241,7 @@ async def test_an_end_whose_event_comes_late_is_told(control: FakeControl, sweep
         await asyncio.sleep(0.5)
         control.change(sweep_id, state="failed")
         await asyncio.sleep(1)
-        await control.tell(sweep_id, SweepFailed(reason="the engine broke"))
+        await control.publish(sweep_id, SweepFailed(reason="the engine broke"))
         async with asyncio.timeout(10):
             heard = await watching
 
@@ -284,7 +284,7 @@ async def test_a_list_of_many_comes_in_pages(
 async def test_what_cannot_be_read_is_left_out_and_named(
     control: FakeControl, sweep_id: str
 ) -> None:
-    await control.tell(
+    await control.publish(
         sweep_id,
         SweepStarted(run=1),
         CandidateMeasured(candidate=record(1)),
@@ -292,17 +292,17 @@ async def test_what_cannot_be_read_is_left_out_and_named(
         SweepFinished(result=RESULT),
     )
     control.lose(sweep_id, 3)
-    told: list[str] = []
+    messages: list[str] = []
 
     def sequences(url: str) -> list[int]:
         with daemon_client(url) as client:
-            return [event.sequence for event in follow(client, sweep_id, told.append)]
+            return [event.sequence for event in follow(client, sweep_id, messages.append)]
 
     async with running(control) as url:
         heard = await asyncio.to_thread(sequences, url)
 
     assert heard == [1, 2, 4, 5]
-    assert told == ["event 3 cannot be read by this version, and is left out"]
+    assert messages == ["event 3 cannot be read by this version, and is left out"]
 
 
 async def test_an_event_of_a_newer_daemon_is_left_out_and_named() -> None:

@@ -97,7 +97,7 @@ async def test_a_trace_is_looked_for_beside_the_configuration(
     assert workload["trace_path"] == str(folder / "trace.jsonl")
 
 
-async def test_a_bad_configuration_is_told_of_before_anybody_is_asked(
+async def test_a_bad_configuration_is_refused_before_anybody_is_asked(
     spica: Spica, tmp_path: Path
 ) -> None:
     (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(small_sweep(goal__targt="x")))
@@ -108,12 +108,12 @@ async def test_a_bad_configuration_is_told_of_before_anybody_is_asked(
     assert "goal.targt: unknown key; did you mean target?" in done.stderr
 
 
-async def test_what_the_daemon_refuses_is_told(
+async def test_what_the_daemon_refuses_is_shown(
     control: FakeControl, spica: Spica, config: Path
 ) -> None:
     async with running(control) as url:
         refused(await spica("list", "--state", "asleep", "--daemon", url), 2, "state: ", "running")
-        control.room = 0
+        control.capacity = 0
         refused(await spica("submit", str(config), "--daemon", url), 1, url, "as many as may")
         control.refusal = SpicaError("journal: the disk is full")
         refused(await spica("list", "--daemon", url), 1, url, "the disk is full")
@@ -213,7 +213,7 @@ async def test_a_sweep_is_watched_to_its_end(
     async with running(control) as url:
         watching = asyncio.ensure_future(spica("watch", sweep_id, "--daemon", url))
         await control.listened()
-        await control.tell(sweep_id, SweepStarted(run=1), branch, *happened, last, state=state)
+        await control.publish(sweep_id, SweepStarted(run=1), branch, *happened, last, state=state)
         done = await watching
 
     assert done.code == code
@@ -231,15 +231,15 @@ async def test_a_sweep_is_watched_to_its_end(
 async def test_neither_a_pause_nor_an_earlier_failure_ends_a_watch(
     control: FakeControl, spica: Spica, sweep_id: str
 ) -> None:
-    await control.tell(sweep_id, SweepFailed(reason="at first"), SweepStarted(run=2))
+    await control.publish(sweep_id, SweepFailed(reason="at first"), SweepStarted(run=2))
     control.change(sweep_id, state="running")
     async with running(control) as url:
         watching = asyncio.ensure_future(spica("watch", sweep_id, "--daemon", url))
         await control.listened()
-        await control.tell(sweep_id, SweepPaused(reason="asked for"))
+        await control.publish(sweep_id, SweepPaused(reason="asked for"))
         await asyncio.sleep(0.5)
         assert not watching.done()
-        await control.tell(sweep_id, SweepStarted(run=3), finished("completed"))
+        await control.publish(sweep_id, SweepStarted(run=3), finished("completed"))
         done = await watching
 
     assert done.code == 0
@@ -257,7 +257,7 @@ async def test_a_sweep_whose_time_was_up_is_judged_by_what_it_has_found(
     control: FakeControl, spica: Spica, sweep_id: str, best: list[Any], code: int
 ) -> None:
     control.change(sweep_id, best=best)
-    await control.tell(sweep_id, finished("time_limit"))
+    await control.publish(sweep_id, finished("time_limit"))
     async with running(control) as url:
         done = await spica("watch", sweep_id, "--json", "--daemon", url)
 
@@ -272,7 +272,9 @@ async def test_a_sweep_is_submitted_and_watched(
     async with running(control) as url:
         watching = asyncio.ensure_future(spica("submit", str(config), "--watch", "--daemon", url))
         await control.listened()
-        await control.tell("sweep-1", CandidateMeasured(candidate=record(2)), finished("completed"))
+        await control.publish(
+            "sweep-1", CandidateMeasured(candidate=record(2)), finished("completed")
+        )
         done = await watching
 
     assert done.code == 0
@@ -288,7 +290,7 @@ async def on_a_fixed_port(control: FakeControl) -> AsyncIterator[HttpSettings]:
     yield replace(SETTINGS, port=port)
 
 
-async def test_a_watch_outlives_the_daemon_and_tells_nothing_twice(
+async def test_a_watch_outlives_the_daemon_and_shows_nothing_twice(
     control: FakeControl, spica: Spica, sweep_id: str
 ) -> None:
     control.change(sweep_id, state="running")
@@ -296,12 +298,12 @@ async def test_a_watch_outlives_the_daemon_and_tells_nothing_twice(
         async with running(control, settings) as url:
             watching = asyncio.ensure_future(spica("watch", sweep_id, "--daemon", url))
             await control.listened()
-            await control.tell(sweep_id, CandidateMeasured(candidate=record(2)))
+            await control.publish(sweep_id, CandidateMeasured(candidate=record(2)))
             await asyncio.sleep(0.3)
-        await control.tell(sweep_id, CandidateMeasured(candidate=record(4)))
+        await control.publish(sweep_id, CandidateMeasured(candidate=record(4)))
         async with running(control, settings):
             await control.listened()
-            await control.tell(sweep_id, finished("completed"))
+            await control.publish(sweep_id, finished("completed"))
             done = await watching
 
     assert done.code == 0

@@ -37,7 +37,7 @@ async def heard(
 
 async def finish(control: FakeControl, sweep_id: str) -> None:
     """A sweep of one candidate, to its end; with its submission that makes four events."""
-    await control.tell(
+    await control.publish(
         sweep_id,
         SweepStarted(run=1),
         CandidateMeasured(candidate=record(2)),
@@ -45,7 +45,7 @@ async def finish(control: FakeControl, sweep_id: str) -> None:
     )
 
 
-async def test_a_sweep_is_told_from_its_first_event_to_its_end(
+async def test_a_sweep_is_streamed_from_its_first_event_to_its_end(
     control: FakeControl, sweep_id: str
 ) -> None:
     async with running(control) as url:
@@ -54,7 +54,7 @@ async def test_a_sweep_is_told_from_its_first_event_to_its_end(
         await finish(control, sweep_id)
         events = await hearing
 
-    told = control.known[sweep_id].events
+    published = control.known[sweep_id].events
     assert [event.event for event in events] == [
         "sweep.submitted",
         "sweep.started",
@@ -62,7 +62,7 @@ async def test_a_sweep_is_told_from_its_first_event_to_its_end(
         "sweep.finished",
     ]
     assert [event.id for event in events] == ["1", "2", "3", "4"]
-    assert [SWEEP_EVENT.validate_json(event.data) for event in events] == told
+    assert [SWEEP_EVENT.validate_json(event.data) for event in events] == published
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ async def test_a_number_that_no_event_can_have_is_refused(
     assert control.asked_after == []
 
 
-async def test_all_sweeps_are_told_from_now_on_without_a_place_to_go_on_from(
+async def test_all_sweeps_are_streamed_from_now_on_without_a_place_to_go_on_from(
     control: FakeControl, sweep_id: str
 ) -> None:
     async with (
@@ -117,7 +117,7 @@ async def test_all_sweeps_are_told_from_now_on_without_a_place_to_go_on_from(
         client.sse(f"{url}/v1/events") as source,
     ):
         await control.listened()
-        await control.tell(sweep_id, SweepStarted(run=1))
+        await control.publish(sweep_id, SweepStarted(run=1))
         event = await anext(aiter(source))
 
     assert event.event == "sweep.started"
@@ -170,7 +170,7 @@ async def test_a_reader_who_takes_nothing_is_left(control: FakeControl, sweep_id
         writer.write(f"{head}Authorization: Bearer {TOKEN}\r\n\r\n".encode())
         await control.listened()
         # More than the buffers of both sides hold.
-        await control.tell(sweep_id, *[large] * 20)
+        await control.publish(sweep_id, *[large] * 20)
         await control.listened(0)
         writer.close()
 

@@ -68,7 +68,7 @@ async def test_a_slash_loses_no_body_and_opens_nothing(control: FakeControl) -> 
         ("/v1/sweeps/a/cancel", "OPTIONS, POST"),
     ],
 )
-async def test_what_a_path_knows_is_told_whole(
+async def test_what_a_path_knows_is_answered_whole(
     client: httpx.AsyncClient, path: str, allow: str
 ) -> None:
     asked = await client.options(path)

@@ -141,7 +141,7 @@ def test_a_state_that_cannot_be_written_names_the_way_out(state: Path) -> None:
         pass
 
 
-def test_who_has_no_home_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_has_no_home_is_advised(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("XDG_STATE_HOME")
     # As for a user whom the system does not know.
     monkeypatch.setattr(os.path, "expanduser", lambda path: path)

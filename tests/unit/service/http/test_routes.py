@@ -23,11 +23,11 @@ def problem(answer: httpx.Response, status: int) -> str:
     """The detail of what must be a problem."""
     assert answer.status_code == status
     assert answer.headers["content-type"] == "application/problem+json"
-    told = answer.json()
-    assert told["status"] == status
-    assert told["title"]
-    assert "\n" not in told["detail"]
-    return str(told["detail"])
+    body = answer.json()
+    assert body["status"] == status
+    assert body["title"]
+    assert "\n" not in body["detail"]
+    return str(body["detail"])
 
 
 async def test_a_list_has_the_latest_first_and_can_be_of_one_state(
@@ -58,8 +58,8 @@ async def test_a_list_comes_in_pages(client: httpx.AsyncClient, control: FakeCon
     assert await page(offset=9) == []
     assert await page(state="queued", limit=2) == ["sweep-5", "sweep-3"]
     for name, wrong in (("limit", 0), ("limit", 1001), ("offset", -1), ("offset", 2**31)):
-        told = problem(await client.get("/v1/sweeps", params={name: wrong}), 422)
-        assert told.startswith(f"{name}: ")
+        message = problem(await client.get("/v1/sweeps", params={name: wrong}), 422)
+        assert message.startswith(f"{name}: ")
 
 
 async def test_a_list_is_no_longer_than_a_page(
@@ -86,7 +86,7 @@ async def test_a_page_links_to_the_next(client: httpx.AsyncClient, control: Fake
     assert found == [["sweep-5", "sweep-3", "sweep-2"], ["sweep-1"]]
 
 
-async def test_a_sweep_is_told_whole(
+async def test_a_sweep_is_shown_whole(
     client: httpx.AsyncClient, control: FakeControl, sweep_id: str
 ) -> None:
     control.change(sweep_id, best=[ranked(3)], elapsed_seconds=2.5)
@@ -106,12 +106,12 @@ async def test_candidates_come_in_pages(
 
     page = CandidatePage.model_validate(answer.json())
     assert page == CandidatePage(total=7, offset=5, candidates=[record(5), record(6)])
-    told = problem(await client.get(where, params={"limit": 1001}), 422)
-    assert told.startswith("limit: ")
-    assert "1000" in told
+    message = problem(await client.get(where, params={"limit": 1001}), 422)
+    assert message.startswith("limit: ")
+    assert "1000" in message
     for wrong in (-1, 2**31, 10**25):
-        told = problem(await client.get(where, params={"offset": wrong}), 422)
-        assert told.startswith("offset: ")
+        message = problem(await client.get(where, params={"offset": wrong}), 422)
+        assert message.startswith("offset: ")
 
 
 async def test_a_sweep_that_rests_is_removed(
@@ -184,13 +184,13 @@ async def test_an_unknown_route_and_an_unknown_method(client: httpx.AsyncClient)
 
 
 async def test_an_unknown_state_is_refused(client: httpx.AsyncClient) -> None:
-    told = problem(await client.get("/v1/sweeps", params={"state": "asleep"}), 422)
+    message = problem(await client.get("/v1/sweeps", params={"state": "asleep"}), 422)
 
-    assert told.startswith("state: ")
-    assert "running" in told
+    assert message.startswith("state: ")
+    assert "running" in message
 
 
-async def test_a_journal_that_fails_is_told_and_may_be_asked_again(
+async def test_a_journal_that_fails_is_reported_and_may_be_asked_again(
     client: httpx.AsyncClient, control: FakeControl
 ) -> None:
     control.refusal = SpicaError("journal: the disk is full")
@@ -201,7 +201,7 @@ async def test_a_journal_that_fails_is_told_and_may_be_asked_again(
     assert answer.headers["retry-after"] == "10"
 
 
-async def test_a_bug_is_a_500_that_tells_nothing_of_us(
+async def test_a_bug_is_a_500_that_reveals_nothing(
     client: httpx.AsyncClient, control: FakeControl, logged: list[MutableMapping[str, Any]]
 ) -> None:
     control.refusal = RuntimeError("secret internals")
@@ -221,8 +221,8 @@ async def test_probes(client: httpx.AsyncClient, control: FakeControl, prefix: s
     control.known_troubles = ["the broker does not answer", "no worker"]
 
     assert (await client.get(f"{prefix}/health")).status_code == 200
-    told = problem(await client.get(f"{prefix}/ready"), 503)
-    assert told == "the broker does not answer; no worker"
+    message = problem(await client.get(f"{prefix}/ready"), 503)
+    assert message == "the broker does not answer; no worker"
 
 
 async def test_openapi_has_the_same_models(client: httpx.AsyncClient) -> None:
@@ -267,7 +267,7 @@ async def test_answers_are_fast_with_ten_thousand_candidates(
 async def test_what_happens_counts(
     client: httpx.AsyncClient, control: FakeControl, sweep_id: str
 ) -> None:
-    await control.tell(sweep_id, CandidateMeasured(candidate=record()))
+    await control.publish(sweep_id, CandidateMeasured(candidate=record()))
     control.change(sweep_id, state="running")
     for path in (f"/v1/sweeps/{sweep_id}", "/v1/sweeps/nobody", "/nowhere/at/all"):
         await client.get(path)
@@ -287,7 +287,7 @@ async def test_what_happens_counts(
     assert "nowhere" not in answer.text
 
 
-async def test_metrics_without_a_journal_tell_the_rest(
+async def test_metrics_without_a_journal_show_the_rest(
     client: httpx.AsyncClient, control: FakeControl
 ) -> None:
     control.refusal = SpicaError("journal: gone")

@@ -142,7 +142,7 @@ async def test_leaving_ends_open_streams_in_good_order(control: FakeControl, swe
             await client.get(f"{url}/health")
 
 
-async def test_whoever_sets_stop_ends_it(control: FakeControl) -> None:
+async def test_setting_stop_ends_it(control: FakeControl) -> None:
     stop = asyncio.Event()
     async with running(control, stop=stop) as url, http_client() as client:
         assert (await client.get(f"{url}/health")).status_code == 200
@@ -175,8 +175,8 @@ async def test_an_answer_that_never_comes_does_not_keep_it(
             await asked.wait()
         assert time.monotonic() - began < 5
         assert (await asking).status_code == 500
-    told = [entry["message"] for entry in logged if entry["event"] == "http.server"]
-    assert told == ["Cancel 1 running task(s), timeout graceful shutdown exceeded"]
+    messages = [entry["message"] for entry in logged if entry["event"] == "http.server"]
+    assert messages == ["Cancel 1 running task(s), timeout graceful shutdown exceeded"]
 
 
 async def test_an_error_of_the_caller_is_raised_as_it_is(control: FakeControl) -> None:

@@ -21,9 +21,9 @@ GOOD = yaml.safe_dump(small_sweep())
 
 
 async def test_json_is_taken_in(client: httpx.AsyncClient, control: FakeControl) -> None:
-    told = {"config": small_sweep(), "priority": 7, "use_cache": False}
+    submission = {"config": small_sweep(), "priority": 7, "use_cache": False}
 
-    answer = await client.post("/v1/sweeps", json=told)
+    answer = await client.post("/v1/sweeps", json=submission)
 
     assert answer.status_code == 201
     assert answer.headers["location"] == "/v1/sweeps/sweep-1"
@@ -228,7 +228,7 @@ async def test_aliases_within_aliases_do_not_fill_the_memory(client: httpx.Async
 async def test_a_full_queue_says_when_to_come_again(
     client: httpx.AsyncClient, control: FakeControl
 ) -> None:
-    control.room = 0
+    control.capacity = 0
 
     answer = await client.post("/v1/sweeps", json={"config": small_sweep()})
 

@@ -81,7 +81,7 @@ def test_tokens_are_read_from_a_file_or_a_variable(tmp_path: Path) -> None:
         (b"\xff" * 20, "not a text file"),
     ],
 )
-def test_bad_tokens_are_told_of_but_not_told(tmp_path: Path, content: bytes, words: str) -> None:
+def test_bad_tokens_are_refused_and_not_shown(tmp_path: Path, content: bytes, words: str) -> None:
     file = tmp_path / "tokens"
     file.write_bytes(content)
 
