@@ -46,8 +46,8 @@ from schemas.results import CandidateRecord
 from spica_async.bus.memory import MemoryBus
 from spica_async.bus.port import Delivery
 from spica_async.bus.topology import declare, requests_queue
-from spica_async.evaluate.cache import NoCache
-from spica_async.journal import Journal, Lease
+from spica_async.evaluate.cache.port import NoCache
+from spica_async.journal.port import Journal, Lease
 from spica_async.journal.sql import SqlJournal
 from spica_async.report.folder_writer import FolderWriter
 from spica_async.search.events.pending import PendingEvents

@@ -39,7 +39,8 @@ from synthetic.records import Records, digest_of
 
 from schemas.messages import EvaluationRequest, Measurement
 from spica_async.cli.logs import log_warnings_to_stderr
-from spica_async.evaluate import Evaluations, Fleet
+from spica_async.evaluate.fleet import Fleet
+from spica_async.evaluate.in_flight import Evaluations
 from spica_async.judge.verdict import study_objectives
 from spica_async.optimizer.profiles import open_sampler
 from spica_async.optimizer.proposals import Proposer, StudyProposer

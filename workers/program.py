@@ -15,7 +15,8 @@ import structlog
 
 from spica_async.bus.address import BrokerAddress
 from spica_async.bus.port import Bus
-from spica_async.bus.rabbitmq import BusState, RabbitBus
+from spica_async.bus.rabbitmq.bus import RabbitBus
+from spica_async.bus.rabbitmq.state import BusState
 from spica_async.bus.topology import declare, requests_queue
 from spica_async.processes.stopping import Interrupts
 from workers.settings import WorkerOptions

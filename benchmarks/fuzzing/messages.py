@@ -49,7 +49,7 @@ from spica_async.bus.topology import (
     requests_queue,
     results_queue,
 )
-from spica_async.evaluate import Watch
+from spica_async.evaluate.in_flight import Watch
 from spica_async.service.commands import Commands
 
 To = Literal["worker", "all workers", "results", "dead letters", "events", "daemon"]

@@ -15,7 +15,8 @@ from over_broker.coordinator import opened_bus
 from over_broker.figures import Figure
 from over_broker.fleet import FleetOptions, ready, running_fleet
 from over_broker.processes import Meter
-from spica_async.evaluate import Evaluations, Fleet
+from spica_async.evaluate.fleet import Fleet
+from spica_async.evaluate.in_flight import Evaluations
 from spica_async.optimizer.proposals import EnumeratedProposer, Proposer
 from spica_async.search.branches import Search
 from spica_async.space.branch import BranchSpace

@@ -13,9 +13,10 @@ from uuid import uuid4
 from over_broker.load import empty_request
 from spica_async.bus.address import BrokerAddress
 from spica_async.bus.port import Bus
-from spica_async.bus.rabbitmq import RabbitBus
+from spica_async.bus.rabbitmq.bus import RabbitBus
 from spica_async.bus.topology import declare, requests_queue
-from spica_async.evaluate import Evaluations, Fleet
+from spica_async.evaluate.fleet import Fleet
+from spica_async.evaluate.in_flight import Evaluations
 
 
 @asynccontextmanager

@@ -24,7 +24,7 @@ from over_broker.processes import BENCHMARKS, check_alive, running
 from schemas.messages import EvaluationRequest, Measurement
 from spica_async.bus.address import BrokerAddress
 from spica_async.bus.port import Bus
-from spica_async.bus.rabbitmq import RabbitBus
+from spica_async.bus.rabbitmq.bus import RabbitBus
 from spica_async.bus.topology import requests_queue
 from workers.port import ChildDeaths, EvaluationSlot, SlotStatistics
 from workers.settings import DEFAULT_HEARTBEAT_SECONDS, ChildSettings, WorkerOptions

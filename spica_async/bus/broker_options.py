@@ -12,7 +12,7 @@ from schemas.config import SmartSearchConfig
 from spica_async.bus.address import BrokerAddress
 from spica_async.bus.limits import HOLD_MARGIN_SECONDS
 from spica_async.bus.port import Bus, BusError
-from spica_async.bus.rabbitmq import RabbitBus
+from spica_async.bus.rabbitmq.bus import RabbitBus
 from spica_async.bus.rabbitmq.state import OnState
 from spica_async.errors import InputError
 from spica_async.traces.sources import DEFAULT_SCHEMES, is_chained, scheme_of

@@ -18,7 +18,7 @@ from spica_async.cli.prune import check_days
 from spica_async.errors import InputError, SpicaError
 
 if TYPE_CHECKING:
-    from spica_async.evaluate.cache import CacheStats
+    from spica_async.evaluate.cache.port import CacheStats
     from spica_async.evaluate.cache.sql import SqlResultCache
 
 _DAY_SECONDS: Final = 24 * 3600.0
@@ -37,7 +37,8 @@ Journal = Annotated[
 
 def stats(*, journal: Journal = None, json: AsJson = False) -> None:
     """Show how much is kept, and how often it saved a replay."""
-    from spica_async.evaluate.cache import CacheStats, cache_place
+    from spica_async.evaluate.cache.opening import cache_place
+    from spica_async.evaluate.cache.port import CacheStats
     from spica_async.storage.address import read_address
 
     place = cache_place(journal or None)
@@ -66,7 +67,7 @@ def prune(
     journal: Journal = None,
 ) -> None:
     """Remove what was not used for longest; it is measured again when it is asked for."""
-    from spica_async.evaluate.cache import cache_place
+    from spica_async.evaluate.cache.opening import cache_place
 
     if older_than is None and max_entries is None and not everything:
         raise InputError("cache prune: say what to remove: --older-than, --max-entries or --all")

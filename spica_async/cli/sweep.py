@@ -23,11 +23,11 @@ from spica_async.cli.options import DEFAULT_OUTPUT, SweepFlags
 from spica_async.config.inputs import Inputs, inputs_of
 from spica_async.config.load import load_config
 from spica_async.errors import InputError, first_cause
-from spica_async.evaluate.cache import cache_place
-from spica_async.evaluate.cache import opened as opened_cache
+from spica_async.evaluate.cache.opening import cache_place
+from spica_async.evaluate.cache.opening import opened as opened_cache
 from spica_async.exit_codes import EXIT_INTERRUPTED, sweep_exit_code
-from spica_async.journal import SweepRow, SweepUnknownError
 from spica_async.journal.opening import JournalOptions, config_of, opened
+from spica_async.journal.port import SweepRow, SweepUnknownError
 from spica_async.judge.sweep_result import is_useful
 from spica_async.plan.types import SweepPlan
 from spica_async.processes.stopping import Interrupts

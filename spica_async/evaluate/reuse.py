@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 import structlog
 
 from schemas.messages import EvaluationRequest, EvaluationResult
-from spica_async.evaluate.cache import NoCache, ResultCache, cache_key, is_noisy
+from spica_async.evaluate.cache.key import cache_key, is_noisy
+from spica_async.evaluate.cache.port import NoCache, ResultCache
 
 log = structlog.get_logger(__name__)
 

@@ -11,7 +11,7 @@ from typing import Literal
 from schemas.journal import Concluded, Measured, Observed, Requested, Suggested
 from schemas.messages import EvaluationRequest, EvaluationResult
 from spica_async.engine.model_files import named_by_content
-from spica_async.evaluate import EvaluationGivenUpError, Evaluations
+from spica_async.evaluate.in_flight import EvaluationGivenUpError, Evaluations
 from spica_async.evaluate.loads import load_of
 from spica_async.evaluate.reuse import Reuse
 from spica_async.optimizer.proposals import Proposal, Proposer

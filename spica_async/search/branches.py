@@ -11,7 +11,7 @@ from typing import Final
 
 from schemas.journal import BranchFact, Concluded, Ended, Planned, Started, Stopped, SweepFact
 from spica_async.errors import SpicaError
-from spica_async.evaluate import Evaluations
+from spica_async.evaluate.in_flight import Evaluations
 from spica_async.evaluate.reuse import Reuse, no_reuse
 from spica_async.judge.scoring import Candidate
 from spica_async.optimizer.proposals import Proposer

@@ -13,7 +13,8 @@ from schemas.results import (
     SweepTimings,
     Tally,
 )
-from spica_async.evaluate import Discarded, Evaluations
+from spica_async.evaluate.in_flight import Evaluations
+from spica_async.evaluate.messages import Discarded
 from spica_async.judge.scoring import Candidate, pareto_front, rank
 from spica_async.judge.sweep_result import (
     CutShort,

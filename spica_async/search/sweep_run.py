@@ -13,9 +13,10 @@ from schemas.journal import Ended, Started, Stopped, SweepFact
 from schemas.results import SweepResult
 from spica_async.bus.port import Bus, BusError, BusUnavailableError
 from spica_async.errors import SpicaError, causes, first_cause
-from spica_async.evaluate import Earlier, Evaluations, Share
 from spica_async.evaluate.fleet import Fleet, FleetView
+from spica_async.evaluate.in_flight import Earlier, Evaluations
 from spica_async.evaluate.reuse import Reuse
+from spica_async.evaluate.turns import Share
 from spica_async.judge.sweep_result import CutShort
 from spica_async.processes.garbage import not_collected
 from spica_async.processes.shielded import shielded

@@ -30,7 +30,7 @@ from spica_async.config.load import describe
 from spica_async.config.submission import NO_FILE, LocalFiles, config_from_document
 from spica_async.documents import decode, parse_json
 from spica_async.errors import InputError, SpicaError, keep_traceback
-from spica_async.journal import SweepUnknownError
+from spica_async.journal.port import SweepUnknownError
 from spica_async.processes.threads import computed, with_files
 from spica_async.service.port import Control, QueueFullError, WrongStateError
 from spica_async.storage.errors import StorageBusyError, StorageFullError, StorageUnavailableError

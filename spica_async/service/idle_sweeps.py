@@ -6,9 +6,9 @@ from pydantic import ValidationError
 
 from schemas.journal import SWEEP_FACT, Stopped
 from schemas.lifecycle import SweepEvent
-from spica_async.journal import Fact, Journal, StatusUpdate, SweepRow
 from spica_async.journal.leases import new_lease, take
 from spica_async.journal.opening import config_of
+from spica_async.journal.port import Fact, Journal, StatusUpdate, SweepRow
 from spica_async.search.events.from_facts import EventsFromFacts
 from spica_async.service.port import WrongStateError
 from spica_async.service.stored import listed_of

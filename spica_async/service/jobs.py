@@ -13,10 +13,9 @@ from typing import Protocol
 from schemas.config import SmartSearchConfig
 from spica_async.config.inputs import Inputs
 from spica_async.errors import InputError, SpicaError
-from spica_async.journal import Journal, Lease, StatusUpdate, SweepRow
 from spica_async.journal.leases import new_lease, take
 from spica_async.journal.opening import JournalOptions, opened
-from spica_async.journal.port import NewSweep
+from spica_async.journal.port import Journal, Lease, NewSweep, StatusUpdate, SweepRow
 from spica_async.places import check_folder
 from spica_async.report.folder import config_document, new_sweep_id
 from spica_async.report.folder_writer import FolderWriter

@@ -18,8 +18,10 @@ from schemas.daemon import CandidatePage, StoredState, SweepDetail, SweepState, 
 from schemas.lifecycle import SWEEP_EVENT, SweepEvent
 from spica_async.bus.port import Bus
 from spica_async.errors import InputError
-from spica_async.evaluate.cache import ResultCache
-from spica_async.journal import (
+from spica_async.evaluate.cache.port import ResultCache
+from spica_async.journal.opening import config_of
+from spica_async.journal.port import (
+    ENDED,
     Journal,
     NewSweep,
     Place,
@@ -28,8 +30,6 @@ from spica_async.journal import (
     SweepRow,
     SweepTakenError,
 )
-from spica_async.journal.opening import config_of
-from spica_async.journal.port import ENDED
 from spica_async.report.folder import new_sweep_id
 from spica_async.service.idle_sweeps import queue_idle_sweep, stop_idle_sweep
 from spica_async.service.jobs import new_sweep

@@ -12,8 +12,8 @@ from typing import Final
 import structlog
 
 from spica_async.bus.port import Bus, BusError, Message, MessageTooLargeError
-from spica_async.journal import Journal, Lease, RecordedEvent, SweepUnknownError
 from spica_async.journal.leases import this_owner
+from spica_async.journal.port import Journal, Lease, RecordedEvent, SweepUnknownError
 from spica_async.search.events.pending import PendingEvents
 from spica_async.storage.errors import StorageError
 

@@ -22,8 +22,8 @@ from spica_async.bus.rabbitmq.state import BusState, OnState
 from spica_async.bus.topology import declare, requests_queue
 from spica_async.config.submission import LocalFiles
 from spica_async.engine.versions import engine_fingerprint
-from spica_async.evaluate.cache import cache_place
-from spica_async.evaluate.cache import opened as opened_cache
+from spica_async.evaluate.cache.opening import cache_place
+from spica_async.evaluate.cache.opening import opened as opened_cache
 from spica_async.journal.opening import JournalOptions, opened
 from spica_async.journal.retiring import keep_retiring
 from spica_async.places import make_folder

@@ -12,9 +12,9 @@ from spica_async.bus.broker_options import BrokerOptions
 from spica_async.bus.port import Bus
 from spica_async.engine.versions import engine_fingerprint, engine_versions
 from spica_async.errors import TimeUpError
-from spica_async.evaluate import Share
-from spica_async.evaluate.cache import ResultCache
+from spica_async.evaluate.cache.port import ResultCache
 from spica_async.evaluate.reuse import Reuse
+from spica_async.evaluate.turns import Share
 from spica_async.journal.opening import load_library
 from spica_async.plan.describe import plan_notes
 from spica_async.plan.types import Progress, SweepPlan

@@ -19,10 +19,12 @@ from spica_async.bus.port import Bus, BusUnavailableError
 from spica_async.bus.rabbitmq.state import BusState
 from spica_async.config.inputs import Inputs, inputs_of
 from spica_async.errors import SpicaError, first_cause, keep_traceback
-from spica_async.evaluate import FairTurns
-from spica_async.evaluate.cache import ResultCache
+from spica_async.evaluate.cache.port import ResultCache
 from spica_async.evaluate.fleet import FleetView
-from spica_async.journal import (
+from spica_async.evaluate.turns import FairTurns
+from spica_async.journal.leases import is_dead
+from spica_async.journal.opening import config_of
+from spica_async.journal.port import (
     Journal,
     JournalConflictError,
     LeaseLostError,
@@ -30,8 +32,6 @@ from spica_async.journal import (
     SweepTakenError,
     SweepUnknownError,
 )
-from spica_async.journal.leases import is_dead
-from spica_async.journal.opening import config_of
 from spica_async.processes.stopping import StopState
 from spica_async.processes.threads import with_files
 from spica_async.search.stopping import StoppedStatus, SweepStop

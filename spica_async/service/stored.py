@@ -23,7 +23,7 @@ from schemas.goal import OptimizationGoal
 from schemas.journal import SWEEP_FACT, Ended, ListedSweep, Stopped
 from schemas.results import CandidateRecord
 from spica_async.errors import SpicaError, file_problem
-from spica_async.journal import Journal, SweepRow
+from spica_async.journal.port import Journal, SweepRow
 from spica_async.processes.threads import DaemonThreads, in_threads
 from spica_async.service.watch import SweepWatch
 

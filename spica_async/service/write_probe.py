@@ -9,7 +9,7 @@ from typing import Final
 
 import structlog
 
-from spica_async.journal import Journal
+from spica_async.journal.port import Journal
 from spica_async.storage.errors import StorageError
 
 _FRESH_SECONDS: Final = 2.0

@@ -12,7 +12,7 @@ from support.faults.fates import Fate, Fates, until
 from support.faults.sweeps import sweeping
 from support.faults.workers import Workers
 
-from spica_async.bus.rabbitmq import BusState
+from spica_async.bus.rabbitmq.state import BusState
 
 
 async def test_the_broker_is_killed_and_started_again(

@@ -15,7 +15,7 @@ from support.faults.sweeps import sweeping
 from support.faults.workers import Workers
 from support.proxy import Method, Side, TcpProxy
 
-from spica_async.bus.rabbitmq import BusState
+from spica_async.bus.rabbitmq.state import BusState
 
 Moments = Sequence[tuple[Side, tuple[int, int]]]
 """Connections are cut right before one side sends such a method."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support.journals import LONG, new_sweep, numbers_that_count, some_facts
 
-from spica_async.journal import SweepUnknownError
+from spica_async.journal.port import SweepUnknownError
 from spica_async.journal.sql import SqlJournal
 from spica_async.storage.errors import StorageDamagedError
 

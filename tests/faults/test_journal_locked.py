@@ -15,7 +15,7 @@ import pytest
 from support.journals import LONG, fact, new_sweep, numbers_that_count, some_facts
 from support.postgres import PostgresNode
 
-from spica_async.journal import Journal
+from spica_async.journal.port import Journal
 from spica_async.journal.sql import SqlJournal
 from spica_async.storage.errors import StorageBusyError
 

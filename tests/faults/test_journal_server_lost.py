@@ -19,7 +19,7 @@ from support.postgres import GUARDED, PASSWORD, PostgresNode
 
 from schemas.config import SmartSearchConfig
 from schemas.journal import Requested
-from spica_async.journal import Journal, Lease
+from spica_async.journal.port import Journal, Lease
 from spica_async.journal.sql import SqlJournal
 from spica_async.journal.tables import sweeps_table
 from spica_async.search.events.pending import PendingEvents

@@ -18,7 +18,7 @@ from support.faults.workers import FINGERPRINT, Workers
 
 from spica_async.bus.address import BrokerAddress
 from spica_async.bus.port import QueueNotFoundError, QueueSpec
-from spica_async.bus.rabbitmq import RabbitBus
+from spica_async.bus.rabbitmq.bus import RabbitBus
 from spica_async.bus.topology import DEAD_QUEUE, declare, requests_queue, results_queue
 from spica_async.errors import SpicaError
 

@@ -15,7 +15,7 @@ from support.faults.workers import FINGERPRINT, Workers
 
 from schemas.messages import Cause, EvaluationRequested
 from spica_async.bus.address import BrokerAddress
-from spica_async.bus.rabbitmq import RabbitBus
+from spica_async.bus.rabbitmq.bus import RabbitBus
 from spica_async.bus.topology import requests_queue
 
 PARALLEL = 4

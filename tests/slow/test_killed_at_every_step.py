@@ -16,7 +16,7 @@ from support.postgres import PostgresNode
 from support.searching import FakeWorker, succeed_or_fail
 
 from spica_async.bus.address import BrokerAddress
-from spica_async.bus.rabbitmq import RabbitBus
+from spica_async.bus.rabbitmq.bus import RabbitBus
 from spica_async.bus.topology import declare, requests_queue
 from spica_async.storage.address import sqlite_url
 

@@ -15,7 +15,7 @@ import resource
 import sys
 from pathlib import Path
 
-from spica_async.journal import Fact, Lease, NewSweep, SweepExistsError
+from spica_async.journal.port import Fact, Lease, NewSweep, SweepExistsError
 from spica_async.journal.sql import SqlJournal
 from spica_async.storage.errors import StorageFullError
 

@@ -19,7 +19,8 @@ from schemas.messages import (
 from spica_async.bus.memory import MemoryBus
 from spica_async.bus.port import Consumer, Message
 from spica_async.bus.topology import requests_queue, results_queue
-from spica_async.evaluate import Evaluations, Fleet
+from spica_async.evaluate.fleet import Fleet
+from spica_async.evaluate.in_flight import Evaluations
 
 FEASIBLE = Measurement(outcome="feasible", report={"x": 1.0})
 REQUESTS, RESULTS = requests_queue("engine").name, results_queue("sweep").name

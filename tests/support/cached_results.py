@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import update
 
 from schemas.messages import Measurement
-from spica_async.evaluate.cache import ResultCache
+from spica_async.evaluate.cache.port import ResultCache
 from spica_async.evaluate.cache.sql import SqlResultCache
 from spica_async.evaluate.cache.tables import entries_table
 

@@ -21,8 +21,8 @@ from spica_async.bus.memory import MemoryBus
 from spica_async.bus.port import Bus
 from spica_async.bus.topology import declare, requests_queue
 from spica_async.config.inputs import Inputs
-from spica_async.evaluate.cache import NoCache
-from spica_async.journal import Journal
+from spica_async.evaluate.cache.port import NoCache
+from spica_async.journal.port import Journal
 from spica_async.journal.sql import SqlJournal
 from spica_async.plan.build import plan_sweep
 from spica_async.plan.types import Progress, SweepPlan

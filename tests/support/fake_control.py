@@ -21,7 +21,7 @@ from schemas.lifecycle import (
 )
 from schemas.messages import Sample
 from schemas.results import CandidateRecord, CandidateTimings, RankedCandidate
-from spica_async.journal import SweepUnknownError
+from spica_async.journal.port import SweepUnknownError
 from spica_async.report.folder import config_document
 from spica_async.service.port import (
     Events,

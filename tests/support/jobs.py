@@ -13,9 +13,9 @@ from support.searching import FakeWorker, succeed_or_fail
 from schemas.results import SweepResult
 from spica_async.bus.port import Bus
 from spica_async.bus.topology import declare, requests_queue
-from spica_async.evaluate.cache import NoCache
-from spica_async.journal import Journal
+from spica_async.evaluate.cache.port import NoCache
 from spica_async.journal.opening import JournalOptions, opened
+from spica_async.journal.port import Journal
 from spica_async.search.stopping import SweepStop
 from spica_async.service.jobs import Job, NewJob, ResumedJob
 from spica_async.service.run_sweep import Companion, RunContext, run_job

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from spica_async.journal import Fact, Journal, Lease, NewSweep, RecordedFact
+from spica_async.journal.port import Fact, Journal, Lease, NewSweep, RecordedFact
 
 LONG: Final = Lease("me", 60.0)
 """A lease that outlasts a test."""

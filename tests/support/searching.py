@@ -25,8 +25,8 @@ from schemas.results import CandidateRecord
 from spica_async.bus.memory import MemoryBus
 from spica_async.bus.port import Bus, Delivery, Message, UnroutableError
 from spica_async.bus.topology import EVALUATION_STARTED_TOPIC, requests_queue
-from spica_async.evaluate import Evaluations, Fleet
-from spica_async.evaluate.fleet import FleetView
+from spica_async.evaluate.fleet import Fleet, FleetView
+from spica_async.evaluate.in_flight import Evaluations
 from spica_async.optimizer.proposals import EnumeratedProposer, Proposer, StudyProposer
 from spica_async.optimizer.types import Suggestion, Trial
 from spica_async.plan.types import SweepPlan

@@ -10,7 +10,7 @@ import aio_pika
 
 from schemas.lifecycle import SWEEP_EVENT, SweepEvent, SweepFinished
 from spica_async.bus.address import BrokerAddress
-from spica_async.bus.rabbitmq import RabbitBus
+from spica_async.bus.rabbitmq.bus import RabbitBus
 
 
 @asynccontextmanager

@@ -16,7 +16,7 @@ from starlette.routing import BaseRoute, Match, Route
 
 from schemas.daemon import Problem
 from spica_async.errors import InputError, SpicaError
-from spica_async.journal import SweepUnknownError
+from spica_async.journal.port import SweepUnknownError
 from spica_async.service.port import QueueFullError, WrongStateError
 
 log = structlog.get_logger(__name__)

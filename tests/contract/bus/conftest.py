@@ -13,7 +13,7 @@ from spica_async.bus.address import BrokerAddress
 from spica_async.bus.inbox import MOST_UNREAD, Unread
 from spica_async.bus.memory import MemoryBus
 from spica_async.bus.port import Bus
-from spica_async.bus.rabbitmq import RabbitBus
+from spica_async.bus.rabbitmq.bus import RabbitBus
 
 BusFactory = Callable[..., AbstractAsyncContextManager[Bus]]
 """Opens a bus without any queue, apart from what other tests use; may be given `unread`."""

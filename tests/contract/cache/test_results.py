@@ -13,10 +13,11 @@ import pytest
 from support.cached_results import REFUSED, grow_old, kept, keys, measured, put
 
 from schemas.messages import Cause, Measurement
-from spica_async.evaluate.cache import CacheStats, opened
 from spica_async.evaluate.cache import sql as sql_module
+from spica_async.evaluate.cache.opening import opened
+from spica_async.evaluate.cache.port import CacheStats
 from spica_async.evaluate.cache.sql import Limits, SqlResultCache
-from spica_async.journal import Lease, NewSweep
+from spica_async.journal.port import Lease, NewSweep
 from spica_async.journal.sql import SqlJournal
 
 

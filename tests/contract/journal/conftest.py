@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support.postgres import PostgresNode
 
-from spica_async.journal import Journal
+from spica_async.journal.port import Journal
 from spica_async.journal.sql import SqlJournal
 from spica_async.storage.address import sqlite_url
 

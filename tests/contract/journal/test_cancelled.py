@@ -8,7 +8,7 @@ import threading
 import pytest
 from support.journals import LONG, fact, new_sweep, numbers_that_count, some_facts
 
-from spica_async.journal import Journal, Lease
+from spica_async.journal.port import Journal, Lease
 
 from .conftest import OpenJournal
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from support.journals import LONG, all_facts, fact, new_sweep, numbers_that_count
 
-from spica_async.journal import (
+from spica_async.journal.port import (
     Journal,
     JournalConflictError,
     Lease,

@@ -12,7 +12,14 @@ import pytest
 from support.journals import LONG, fact, new_sweep
 from support.many_sweeps import add_ended, rows_read
 
-from spica_async.journal import Journal, Lease, Place, RecordedEvent, StatusUpdate, SweepTakenError
+from spica_async.journal.port import (
+    Journal,
+    Lease,
+    Place,
+    RecordedEvent,
+    StatusUpdate,
+    SweepTakenError,
+)
 from spica_async.journal.queries import OVERLAP_SECONDS
 from spica_async.journal.retiring import RETIRED, keep_retiring, retire
 from spica_async.journal.sql import SqlJournal

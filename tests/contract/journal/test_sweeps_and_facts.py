@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 from support.journals import LONG, all_facts, fact, new_sweep, numbers_that_count, some_facts
 
-from spica_async.journal import (
+from spica_async.journal.port import (
     Fact,
     Journal,
     JournalConflictError,

@@ -14,8 +14,8 @@ from schemas.journal import SWEEP_FACT, Ended, Measured
 from schemas.lifecycle import SweepEvent
 from spica_async.bus.memory import MemoryBus
 from spica_async.evaluate.cache.sql import SqlResultCache
-from spica_async.journal import SweepRow
 from spica_async.journal.opening import JournalOptions, config_of, opened
+from spica_async.journal.port import SweepRow
 from spica_async.service.jobs import NewJob
 
 HERE = Path(__file__).parent

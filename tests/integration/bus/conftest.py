@@ -12,7 +12,8 @@ from support.proxy import TcpProxy, tcp_proxy
 
 from spica_async.bus.address import BrokerAddress
 from spica_async.bus.port import QueueSpec
-from spica_async.bus.rabbitmq import BusState, RabbitBus
+from spica_async.bus.rabbitmq.bus import RabbitBus
+from spica_async.bus.rabbitmq.state import BusState
 
 DEAD = QueueSpec("dead")
 WORK = QueueSpec("work", delivery_limit=20, dead_letter_queue="dead")

@@ -19,8 +19,9 @@ from spica_async.bus.port import (
     DeliveryLostError,
     Message,
 )
-from spica_async.bus.rabbitmq import BusState, RabbitBus
+from spica_async.bus.rabbitmq.bus import RabbitBus
 from spica_async.bus.rabbitmq.link import Link
+from spica_async.bus.rabbitmq.state import BusState
 
 from .conftest import Diary, OpenBus
 

@@ -19,7 +19,8 @@ from spica_async.bus.port import (
     QueueStatus,
     UnroutableError,
 )
-from spica_async.bus.rabbitmq import BusState, RabbitBus
+from spica_async.bus.rabbitmq.bus import RabbitBus
+from spica_async.bus.rabbitmq.state import BusState
 
 from .conftest import DEAD, WORK, Diary, OpenBus
 

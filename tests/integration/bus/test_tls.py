@@ -14,7 +14,7 @@ from support.broker import VirtualHost
 
 from spica_async.bus.address import BrokerAddress
 from spica_async.bus.port import AccessRefusedError, BusUnavailableError, Message
-from spica_async.bus.rabbitmq import RabbitBus
+from spica_async.bus.rabbitmq.bus import RabbitBus
 
 from .conftest import Diary
 

@@ -8,7 +8,7 @@ import pytest
 from support.broker import VirtualHost
 
 from spica_async.bus.port import Message
-from spica_async.bus.rabbitmq import RabbitBus
+from spica_async.bus.rabbitmq.bus import RabbitBus
 
 # The broker's record of properties, of which those in braces are set here.
 PROPERTIES = (

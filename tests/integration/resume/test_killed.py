@@ -17,7 +17,7 @@ from support.killing.driver import FINGERPRINT, Command
 from support.searching import FakeWorker, succeed_or_fail
 
 from spica_async.bus.address import BrokerAddress
-from spica_async.bus.rabbitmq import RabbitBus
+from spica_async.bus.rabbitmq.bus import RabbitBus
 from spica_async.bus.topology import declare, requests_queue
 from spica_async.storage.address import sqlite_url
 

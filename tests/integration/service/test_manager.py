@@ -29,9 +29,9 @@ from spica_async.bus.port import BusUnavailableError, Message
 from spica_async.bus.rabbitmq.state import BusState
 from spica_async.config.inputs import Inputs
 from spica_async.errors import InputError
-from spica_async.evaluate.cache import NoCache
-from spica_async.journal import Fact, Lease, StatusUpdate, SweepUnknownError
+from spica_async.evaluate.cache.port import NoCache
 from spica_async.journal.leases import this_owner
+from spica_async.journal.port import Fact, Lease, StatusUpdate, SweepUnknownError
 from spica_async.journal.sql import SqlJournal
 from spica_async.plan.types import Progress, SweepPlan
 from spica_async.service.jobs import ResumedJob, new_sweep

@@ -10,7 +10,7 @@ import pytest
 from support.daemons import RunningDaemon, daemon, make_quick
 
 from schemas.lifecycle import SweepEvent
-from spica_async.journal import NewSweep
+from spica_async.journal.port import NewSweep
 from spica_async.journal.sql import SqlJournal
 from spica_async.service.port import UnreadableEvent
 

@@ -22,7 +22,7 @@ from schemas.lifecycle import BestImproved
 from spica_async.bus.memory import MemoryBus
 from spica_async.bus.port import Bus, BusUnavailableError, Message
 from spica_async.bus.topology import COMMANDS_QUEUE, DEAD_QUEUE
-from spica_async.journal import Lease, NewSweep
+from spica_async.journal.port import Lease, NewSweep
 from spica_async.journal.sql import SqlJournal
 from spica_async.report.folder import config_document
 from spica_async.service.commands import Commands

@@ -9,7 +9,7 @@ import pytest
 from support.daemons import daemon
 from support.postgres import PostgresNode
 
-from spica_async.journal import Journal
+from spica_async.journal.port import Journal
 from spica_async.journal.sql import SqlJournal
 from spica_async.service import write_probe
 from spica_async.service.write_probe import WriteProbe

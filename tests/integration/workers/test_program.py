@@ -20,7 +20,7 @@ from support.broker import BrokerNode, VirtualHost
 from schemas.messages import EvaluationCompleted, EvaluationRequest, EvaluationRequested
 from spica_async.bus.address import BrokerAddress
 from spica_async.bus.port import Delivery, Message
-from spica_async.bus.rabbitmq import RabbitBus
+from spica_async.bus.rabbitmq.bus import RabbitBus
 from spica_async.bus.topology import declare, requests_queue, results_queue
 from spica_async.engine.model_files import pack
 from spica_async.engine.versions import OWN_DATA, engine_fingerprint

@@ -18,7 +18,7 @@ from schemas.messages import Cause
 from schemas.results import SweepResult
 from spica_async.bus.address import BrokerAddress
 from spica_async.bus.port import Bus, QueueNotFoundError
-from spica_async.bus.rabbitmq import RabbitBus
+from spica_async.bus.rabbitmq.bus import RabbitBus
 from spica_async.bus.topology import DEAD_QUEUE, requests_queue, results_queue
 from spica_async.space.sample import sample_key
 

@@ -19,10 +19,10 @@ from schemas.config import Schedule
 from schemas.results import CandidateRecord, SweepResult
 from spica_async.bus.address import BrokerAddress
 from spica_async.bus.port import Bus
-from spica_async.bus.rabbitmq import BusState, RabbitBus
-from spica_async.evaluate import Evaluations, Fleet, Watch
-from spica_async.evaluate.fleet import FleetView
-from spica_async.evaluate.in_flight import LOST_AFTER_SECONDS, WATCH_SECONDS
+from spica_async.bus.rabbitmq.bus import RabbitBus
+from spica_async.bus.rabbitmq.state import BusState
+from spica_async.evaluate.fleet import Fleet, FleetView
+from spica_async.evaluate.in_flight import LOST_AFTER_SECONDS, WATCH_SECONDS, Evaluations, Watch
 from spica_async.plan.types import SweepPlan, enumerable_points
 from spica_async.report.folder_writer import FolderWriter
 from spica_async.search.observer import Observers

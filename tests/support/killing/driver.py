@@ -26,11 +26,12 @@ from schemas.journal import Planned
 from spica_async.bus.address import BrokerAddress
 from spica_async.bus.memory import MemoryBus
 from spica_async.bus.port import Bus
-from spica_async.bus.rabbitmq import RabbitBus
+from spica_async.bus.rabbitmq.bus import RabbitBus
 from spica_async.bus.topology import declare, requests_queue
-from spica_async.evaluate import Evaluations, Fleet, Watch
-from spica_async.journal import Lease, SweepUnknownError
+from spica_async.evaluate.fleet import Fleet
+from spica_async.evaluate.in_flight import Evaluations, Watch
 from spica_async.journal.leases import take, this_owner
+from spica_async.journal.port import Lease, SweepUnknownError
 from spica_async.journal.sql import SqlJournal
 from spica_async.plan.types import SweepPlan
 from spica_async.report.folder_writer import FolderWriter

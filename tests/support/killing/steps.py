@@ -10,7 +10,7 @@ from functools import wraps
 from typing import Any
 
 from spica_async.bus.memory import MemoryBus
-from spica_async.bus.rabbitmq import RabbitBus
+from spica_async.bus.rabbitmq.bus import RabbitBus
 from spica_async.evaluate import in_flight, messages
 from spica_async.journal.sql import SqlJournal
 from spica_async.optimizer.random_sampler import RandomSampler

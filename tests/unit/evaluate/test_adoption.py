@@ -10,7 +10,7 @@ from support.asking import completed, opened, request, send
 from schemas.messages import EvaluationResult, Measurement
 from spica_async.bus.memory import MemoryBus
 from spica_async.bus.topology import declare, requests_queue, results_queue
-from spica_async.evaluate import Earlier
+from spica_async.evaluate.in_flight import Earlier
 
 
 @pytest.fixture

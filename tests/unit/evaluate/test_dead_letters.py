@@ -30,7 +30,8 @@ from spica_async.bus.topology import (
     requests_queue,
     results_queue,
 )
-from spica_async.evaluate import Earlier, Evaluations, Fleet
+from spica_async.evaluate.fleet import Fleet
+from spica_async.evaluate.in_flight import Earlier, Evaluations
 
 SOON_SECONDS = 1.0
 

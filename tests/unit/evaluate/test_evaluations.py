@@ -11,7 +11,7 @@ from support.asking import RESULTS, completed, opened, request, send, until_disc
 from schemas.messages import EVALUATION_COMPLETED, EVALUATION_REQUESTED, EvaluationRequested
 from spica_async.bus.memory import MemoryBus
 from spica_async.bus.port import Message, QueueStatus
-from spica_async.evaluate import Discarded
+from spica_async.evaluate.messages import Discarded
 
 
 @pytest.fixture

@@ -36,9 +36,13 @@ from spica_async.bus.topology import (
     results_queue,
 )
 from spica_async.errors import SpicaError, first_cause
-from spica_async.evaluate import EvaluationGivenUpError, Evaluations
 from spica_async.evaluate.fleet import Fleet, FleetView
-from spica_async.evaluate.in_flight import LOST_AFTER_SECONDS, WATCH_SECONDS
+from spica_async.evaluate.in_flight import (
+    LOST_AFTER_SECONDS,
+    WATCH_SECONDS,
+    EvaluationGivenUpError,
+    Evaluations,
+)
 from spica_async.evaluate.messages import acknowledge
 
 SOON_SECONDS = 2 * WATCH_SECONDS

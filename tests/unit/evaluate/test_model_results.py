@@ -11,7 +11,7 @@ from schemas.messages import EvaluationResult, Measurement, ModelFiles
 from spica_async.bus.memory import MemoryBus
 from spica_async.bus.topology import declare, requests_queue, results_queue
 from spica_async.engine.model_files import pack
-from spica_async.evaluate import Earlier
+from spica_async.evaluate.in_flight import Earlier
 from spica_async.evaluate.messages import UNKNOWN_WORKER
 
 MODEL = pack({"config.json": "1"})

@@ -7,7 +7,7 @@ from structlog.testing import capture_logs
 from support.cached_results import measured
 
 from schemas.messages import EvaluationRequest, EvaluationResult, Measurement, SyntheticLoad
-from spica_async.evaluate.cache import NoCache
+from spica_async.evaluate.cache.port import NoCache
 from spica_async.evaluate.reuse import Reuse
 
 REQUEST = EvaluationRequest(

@@ -20,7 +20,7 @@ from schemas.journal import (
 )
 from schemas.results import CandidateRecord
 from spica_async.errors import first_cause
-from spica_async.journal import Fact, Lease, LeaseLostError, StatusUpdate, SweepTakenError
+from spica_async.journal.port import Fact, Lease, LeaseLostError, StatusUpdate, SweepTakenError
 from spica_async.search.fact_log import SweepLog
 from spica_async.storage.errors import (
     StorageBusyError,

@@ -20,7 +20,8 @@ from schemas.config import SmartSearchConfig
 from schemas.messages import EvaluationRequest, EvaluationResult, SyntheticLoad
 from spica_async.bus.memory import MemoryBus
 from spica_async.bus.topology import declare, requests_queue
-from spica_async.evaluate import Evaluations, Fleet
+from spica_async.evaluate.fleet import Fleet
+from spica_async.evaluate.in_flight import Evaluations
 from spica_async.plan.types import SweepPlan
 from spica_async.search.schedule.state import Phase
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from schemas.goal import SLATarget
 from schemas.messages import EvaluationRequest, Sample, SyntheticLoad, TraceLoad, TraceSource
 from spica_async.engine.model_files import named_by_content, pack
-from spica_async.evaluate.cache import cache_key, is_noisy
+from spica_async.evaluate.cache.key import cache_key, is_noisy
 
 ENGINE = "0123456789ab"
 SAMPLE: Sample = {

@@ -10,13 +10,8 @@ import pytest
 
 from schemas.messages import Cause, Measurement, Outcome
 from spica_async.errors import InputError
-from spica_async.evaluate.cache import (
-    NoCache,
-    cache_place,
-    is_cacheable,
-    opened,
-    user_cache_file,
-)
+from spica_async.evaluate.cache.opening import cache_place, opened, user_cache_file
+from spica_async.evaluate.cache.port import NoCache, is_cacheable
 from spica_async.storage.address import sqlite_url
 
 
@@ -34,7 +29,7 @@ def test_the_users_cache_has_them_unless_a_server_has_the_journal(
         cache_place("mysql://host/name")
 
 
-async def test_no_place_at_all_is_reported() -> None:
+async def test_no_place_at_all_is_told() -> None:
     with pytest.raises(InputError):
         async with opened("mysql://host/name"):
             pass
@@ -66,8 +61,9 @@ async def test_no_cache_keeps_nothing() -> None:
 
 
 def test_to_know_of_the_cache_loads_no_database() -> None:
-    program = "import sys, spica_async.evaluate.cache; print('sqlalchemy' in sys.modules)"
+    modules = "spica_async.evaluate.reuse, spica_async.evaluate.cache.opening"
+    script = f"import sys, {modules}; print('sqlalchemy' in sys.modules)"
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stdout.strip() == "False"
