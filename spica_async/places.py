@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import stat
 import tempfile
 from contextlib import suppress
@@ -29,12 +31,15 @@ def user_cache_folder() -> Path:
         return shared
     # Programs are kept there: no folder of somebody else's making, nor one that others may fill.
     is_ours = found.st_uid == os.getuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-    return shared if is_ours and stat.S_ISDIR(found.st_mode) else _own_folder()
+    return shared if is_ours and stat.S_ISDIR(found.st_mode) else process_folder()
 
 
 @cache
-def _own_folder() -> Path:
-    return Path(tempfile.mkdtemp(prefix="spica-async-"))
+def process_folder() -> Path:
+    """A temporary folder of this process, which is removed when it ends."""
+    folder = Path(tempfile.mkdtemp(prefix="spica-async-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def make_folder(what: str, path: Path) -> Path:

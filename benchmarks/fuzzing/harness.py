@@ -23,7 +23,7 @@ from typing import Any, Final, Protocol
 CPU_SECONDS: Final = 5.0
 """What a case may compute; other programs on the machine take nothing of it."""
 _WALL_SECONDS: Final = 60.0
-_MEMORY_BYTES: Final = 2**30
+MEMORY_BYTES: Final = 2**30
 # For what would otherwise take the machine down before it is noticed.
 _ADDRESS_SPACE_BYTES: Final = 16 * 2**30
 _MOST_SHOWN: Final = 1600
@@ -106,8 +106,8 @@ def try_case(kind: str, subject: Subject, seed: int, case: int, tally: Tally) ->
     if took > tally.slowest:
         tally.slowest, tally.slowest_case = took, case
     peak = _peak_bytes()
-    if peak > _MEMORY_BYTES >= tally.peak_bytes:
-        tally.findings.append(Finding(case, f"memory over {_MEMORY_BYTES:,} bytes", "", ""))
+    if peak > MEMORY_BYTES >= tally.peak_bytes:
+        tally.findings.append(Finding(case, f"memory over {MEMORY_BYTES:,} bytes", "", ""))
     tally.peak_bytes = max(tally.peak_bytes, peak)
 
 
@@ -129,7 +129,7 @@ def run_child(kind: str, opened: Opener, seed: int, cases: range, report: int) -
     """
     resource.setrlimit(resource.RLIMIT_AS, (_ADDRESS_SPACE_BYTES, _ADDRESS_SPACE_BYTES))
     tally = Tally()
-    told = 0
+    written = 0
     with os.fdopen(report, "w", encoding="utf-8") as lines, opened() as subject:
 
         def write(**what: Any) -> None:
@@ -139,10 +139,10 @@ def run_child(kind: str, opened: Opener, seed: int, cases: range, report: int) -
         for case in cases:
             write(begins=case)
             try_case(kind, subject, seed, case, tally)
-            for finding in tally.findings[told:]:
+            for finding in tally.findings[written:]:
                 write(finding=[finding.case, finding.what, finding.detail, finding.input])
-            told = len(tally.findings)
-            if tally.peak_bytes > _MEMORY_BYTES:
+            written = len(tally.findings)
+            if tally.peak_bytes > MEMORY_BYTES:
                 break  # A process of its own for the others.
         write(
             cases=tally.cases,
@@ -193,19 +193,19 @@ def _run_one_child(
 
     with os.fdopen(reading, encoding="utf-8") as lines:
         for line in lines:
-            told = json.loads(line)
-            if "begins" in told:
-                begun = told["begins"]
-            elif "finding" in told:
-                found(Finding(*told["finding"]))
+            written = json.loads(line)
+            if "begins" in written:
+                begun = written["begins"]
+            elif "finding" in written:
+                found(Finding(*written["finding"]))
             else:
                 ended = True
-                tally.cases += told["cases"]
-                tally.outcomes.update(told["outcomes"])
-                tally.seconds += told["seconds"]
-                tally.peak_bytes = max(tally.peak_bytes, told["peak_bytes"])
-                if told["slowest"][0] > tally.slowest:
-                    tally.slowest, tally.slowest_case = told["slowest"]
+                tally.cases += written["cases"]
+                tally.outcomes.update(written["outcomes"])
+                tally.seconds += written["seconds"]
+                tally.peak_bytes = max(tally.peak_bytes, written["peak_bytes"])
+                if written["slowest"][0] > tally.slowest:
+                    tally.slowest, tally.slowest_case = written["slowest"]
     _, said = child.communicate()
     if not ended:
         detail = said.decode(errors="replace")[-_MOST_SHOWN:]

@@ -6,7 +6,6 @@ files. So it matters neither where the user's folder lies nor what becomes of it
 
 from __future__ import annotations
 
-import atexit
 import base64
 import binascii
 import hashlib
@@ -27,7 +26,7 @@ from pydantic import TypeAdapter, ValidationError
 from schemas.messages import ModelFiles, Sample
 from spica_async.engine.kept_folders import DRAFT_PREFIX, discard_unused, note_use
 from spica_async.errors import file_problem
-from spica_async.places import user_cache_folder
+from spica_async.places import process_folder, user_cache_folder
 
 CONFIG: Final = "config.json"
 QUANTIZATION: Final = "hf_quant_config.json"
@@ -207,7 +206,7 @@ def folder_of(files: ModelFiles) -> Path:
         log = structlog.get_logger(__name__)
         log.warning("model_not_kept", folder=str(models_folder()), error=str(first))
     try:
-        return _written(_own_folder(), files.sha256, texts)
+        return _written(process_folder(), files.sha256, texts)
     except OSError as error:
         raise ModelFilesError(
             f"its files can be written nowhere: {error.filename}: {file_problem(error)}"
@@ -259,11 +258,3 @@ def _write(folder: Path, texts: Mapping[str, str]) -> None:
                 raise
     finally:
         shutil.rmtree(draft, ignore_errors=True)
-
-
-@cache
-def _own_folder() -> Path:
-    """Removed when this process ends."""
-    folder = Path(tempfile.mkdtemp(prefix="spica-models-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder

@@ -14,7 +14,7 @@ import pytest
 from spica_async.engine.model_files import folder_of, pack
 from spica_async.errors import InputError, unforeseen
 from spica_async.journal.opening import JournalOptions
-from spica_async.places import _own_folder, user_cache_folder
+from spica_async.places import process_folder, user_cache_folder
 from spica_async.service.jobs import check_root
 from spica_async.storage.address import FileAddress, read_address
 
@@ -112,7 +112,7 @@ def _nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(pwd, "getpwuid", nobody)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    _own_folder.cache_clear()
+    process_folder.cache_clear()
 
 
 @pytest.mark.usefixtures("_nobody")

@@ -20,7 +20,6 @@ from structlog.testing import capture_logs
 
 from schemas.envelope import MAX_MESSAGE_BYTES
 from schemas.messages import ModelFiles, Sample
-from spica_async.engine import model_files
 from spica_async.engine.model_files import (
     FILES,
     MAX_BYTES,
@@ -34,6 +33,7 @@ from spica_async.engine.model_files import (
     pack,
     unpack,
 )
+from spica_async.places import process_folder
 
 texts = st.fixed_dictionaries(
     {"config.json": st.text()}, optional={name: st.text() for name in FILES[1:]}
@@ -253,9 +253,9 @@ class TestFolder:
 
     @pytest.fixture
     def own_folder(self) -> Iterator[None]:
-        model_files._own_folder.cache_clear()
+        process_folder.cache_clear()
         yield
-        model_files._own_folder.cache_clear()
+        process_folder.cache_clear()
 
 
 class TestNamesakes:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from spica_async.engine import own_files as module
 from spica_async.engine.model_files import core_folder
 from spica_async.engine.own_files import own_files, own_files_have_changed, own_settings
 from spica_async.engine.versions import OWN_DATA, engine_fingerprint, engine_versions
@@ -21,9 +19,8 @@ Read = Callable[..., str]
 
 @pytest.fixture(autouse=True)
 def _nothing_set(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    for name in list(os.environ):
-        if name.startswith(module._PREFIXES):
-            monkeypatch.delenv(name)
+    for name in own_settings():
+        monkeypatch.delenv(name)
     own_files.cache_clear()
     engine_fingerprint.cache_clear()
     yield

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import shutil
 import time
 from pathlib import Path
 
@@ -100,10 +101,13 @@ def test_one_who_loses_a_race_takes_what_the_winner_wrote(
 ) -> None:
     def write_beside_a_faster_host(origin: Origin, target: Path) -> None:
         _write(origin, target)
-        winner = target.parent / tables._name(origin)
         winner.mkdir()
         (winner / "theirs").touch()
 
+    first = tables.prepared_tables("sku", "vllm")
+    assert first is not None
+    winner = first.systems
+    shutil.rmtree(winner)
     monkeypatch.setattr(tables, "write_tables", write_beside_a_faster_host)
     found = tables.prepared_tables("sku", "vllm")
     assert found is not None

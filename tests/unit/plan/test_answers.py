@@ -126,16 +126,21 @@ def test_two_processes_share_it() -> None:
         assert other.recall(QUESTION, NUMBER, never) == 7
 
 
+def answers_file(engine: str) -> Path:
+    (path,) = answers_folder().glob(f"{engine}-*.sqlite3")
+    return path
+
+
 def test_answers_of_engines_long_gone_are_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, days in (("old", 31), ("recent", 29)):
         monkeypatch.setattr(answers, "engine_fingerprint", lambda name=name: name)
         recall(lambda: 7)
         age = time.time() - days * DAY
-        os.utime(answers_folder() / answers._file_name(), (age, age))
+        os.utime(answers_file(name), (age, age))
     monkeypatch.setattr(answers, "engine_fingerprint", lambda: "new")
     recall(lambda: 7)
     names = {path.name.partition("-")[0] for path in answers_folder().iterdir()}
     assert names == {"recent", "new"}
     monkeypatch.setattr(answers, "engine_fingerprint", lambda: "recent")
     recall(never)
-    assert time.time() - (answers_folder() / answers._file_name()).stat().st_mtime < DAY
+    assert time.time() - answers_file("recent").stat().st_mtime < DAY

@@ -63,7 +63,7 @@ async def test_one_at_a_time_has_a_claim() -> None:
     async with asyncio.TaskGroup() as group:
         for name in "abcde":
             group.create_task(hold(name))
-    assert ledger._claims == {}
+    assert holders == []
 
 
 async def test_claims_on_others_do_not_wait_and_a_failure_releases_one() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -63,8 +62,9 @@ async def test_a_slot_without_a_warm_child_takes_nothing() -> None:
         may_start.clear()
         await desk.send(desk.request(), desk.request())
         await desk.results(1)
-        await desk.until(lambda: not desk.bus._queues[REQUESTS.name].status.consumers)
-        assert await desk.left() == 1
+        async with asyncio.timeout(WAIT_SECONDS):
+            while (await desk.bus.queue_status(REQUESTS.name)).consumers:  # noqa: ASYNC110  # no event
+                await asyncio.sleep(0.001)
     assert await taken(desk) == [0]
     assert len(desk.evaluated) == 1
 
@@ -101,19 +101,25 @@ async def test_a_stop_hands_out_nothing_in_return_for_what_ends() -> None:
     assert await taken(desk) == [0]
 
 
-async def test_an_abort_kills_before_requests_are_given_back() -> None:
+async def test_an_abort_kills_before_requests_are_given_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     kills_when_given_back: list[int] = []
 
     desk = await open_desk()
     desk.behave = hang
-    queue = desk.bus._queues[REQUESTS.name]
-    close = queue.close_consumer
+    consume = desk.bus.consume
 
-    def watch(consumer: Any) -> None:
-        kills_when_given_back.append(desk.slots[0].kills)
-        close(consumer)
+    @asynccontextmanager
+    async def watched(queue: str, *, prefetch: int) -> AsyncIterator[Consumer]:
+        async with consume(queue, prefetch=prefetch) as consumer:
+            try:
+                yield consumer
+            finally:
+                if queue == REQUESTS.name:
+                    kills_when_given_back.append(desk.slots[0].kills)
 
-    queue.close_consumer = watch  # type: ignore[method-assign]  # to see the order of things
+    monkeypatch.setattr(desk.bus, "consume", watched)
     running = asyncio.ensure_future(desk.supervisor().run())
     await desk.send(desk.request())
     await desk.until(lambda: desk.evaluated)

@@ -202,8 +202,8 @@ def test_without_the_users_own_there_is_one_for_as_long_as_the_process(
     assert [(entry["event"], entry["error"]) for entry in logs] == [
         ("trace_cache.not_kept", "not a directory")
     ]
-    assert cache._temporary is not None
-    cache._temporary.cleanup()
+    with pytest.warns(ResourceWarning, match="Implicitly cleaning up"):
+        del cache
     assert not folder.exists()
 
 
