@@ -46,17 +46,7 @@ async def run_worker(bus: Bus, options: WorkerOptions, stop: asyncio.Event) -> N
         ExceptionGroup: as `Supervisor.run`.
     """
     await declare(bus, requests_queue(options.engine_fingerprint))
-    supervisor = Supervisor(bus, options)
-
-    async def drain_when_requested() -> None:
-        await stop.wait()
-        log.info("worker.draining", worker=options.name, seconds=options.drain_seconds)
-        await supervisor.stop(options.drain_seconds)
-
-    async with asyncio.TaskGroup() as group:
-        draining = group.create_task(drain_when_requested())
-        await supervisor.run()
-        draining.cancel()
+    await Supervisor(bus, options, stopping=stop).run()
 
 
 async def _work(address: BrokerAddress, options: WorkerOptions, interrupts: Interrupts) -> None:

@@ -28,16 +28,21 @@ log = structlog.get_logger(__name__)
 class Supervisor:
     """Evaluates requests for one engine in a fixed number of slots.
 
-    `run` does it all and ends after `stop`; to cancel `run` is to abort: children are killed at
-    once and their requests given back.
+    `run` does it all. It ends once `stopping` is set: nothing new is taken, what runs may go on for
+    `options.drain_seconds`, and the rest is given back. To cancel `run` is to abort: children are
+    killed at once and their requests given back.
 
     Args:
         bus: Where requests come from and results go to; the requests' queue must be declared.
         options: How the worker works.
+        stopping: Ends `run` once it is set; by default an event of its own.
         make_slot: Makes the slot of an index; by default a `Slot` with children.
         memory_limit_bytes: Per slot; by default an equal share of what is available now.
         estimate_bytes: Estimates the memory of a load; by default the engine's own estimator.
         trace_pause_seconds: How long a slot takes nothing after a trace could not be had.
+
+    Attributes:
+        stopping: See above.
     """
 
     def __init__(
@@ -45,6 +50,7 @@ class Supervisor:
         bus: Bus,
         options: WorkerOptions,
         *,
+        stopping: asyncio.Event | None = None,
         make_slot: Callable[[int], EvaluationSlot] | None = None,
         memory_limit_bytes: int | None = None,
         estimate_bytes: FootprintEstimator | None = None,
@@ -53,8 +59,9 @@ class Supervisor:
         if options.slots < 1:
             raise ValueError(f"slots is {options.slots}, below 1")
         limit = memory_limit_bytes or memory_share(options.slots)
-        self.name = options.name
-        self._log = log.bind(worker=self.name)
+        self.stopping = stopping or asyncio.Event()
+        self._drain_seconds = options.drain_seconds
+        self._log = log.bind(worker=options.name)
         self._bus = bus
         self._warnings = CountedWarnings("worker", self._log)
         self._holdings = Holdings()
@@ -65,6 +72,7 @@ class Supervisor:
             self._holdings,
             self._presence,
             self._warnings,
+            self.stopping,
         )
         handler = Handler(
             self._shared,
@@ -80,8 +88,6 @@ class Supervisor:
         )
         self._retired = 0
         self._has_run = False
-        self._drain_seconds = 0.0
-        self._ended = asyncio.Event()
 
     @property
     def statistics(self) -> tuple[SlotStatistics, ...]:
@@ -94,7 +100,7 @@ class Supervisor:
         return self._warnings.counts
 
     async def run(self) -> None:
-        """Consume and evaluate until `stop` is called; may run once.
+        """Consume and evaluate until `stopping` is set; may run once.
 
         Raises:
             QueueNotFoundError: the requests' queue is not declared.
@@ -116,17 +122,7 @@ class Supervisor:
                     await self._close_slots()
                     await self._presence.announce_leaving()
         finally:
-            self._ended.set()
             self._log.info("worker.ended", **self._warnings.counts)
-
-    async def stop(self, drain_seconds: float) -> None:
-        """Take nothing new, let evaluations go on for so long, give back the rest; then end.
-
-        Returns when `run` has cleaned up.
-        """
-        self._drain_seconds = drain_seconds
-        self._shared.stopping.set()
-        await self._ended.wait()
 
     async def _work(self, orders: AsyncIterator[Message]) -> None:
         try:
@@ -134,7 +130,7 @@ class Supervisor:
                 group.create_task(self._presence.run())
                 group.create_task(self._obey(orders))
                 tasks = [group.create_task(self._serve(server)) for server in self._servers]
-                await self._shared.stopping.wait()
+                await self.stopping.wait()
                 await self._drain(tasks)
         except* _StoppedError:
             pass
@@ -167,6 +163,7 @@ class Supervisor:
             self._presence.slot_retired(server.slot.index, f"a slot has retired: {error}")
 
     async def _drain(self, tasks: Sequence[asyncio.Task[None]]) -> NoReturn:
+        self._log.info("worker.draining", seconds=self._drain_seconds)
         self._presence.draining()
         busy = [task for task, server in zip(tasks, self._servers, strict=True) if server.is_busy]
         idle = [task for task in tasks if task not in busy]
@@ -188,4 +185,4 @@ class Supervisor:
 
 
 class _StoppedError(Exception):
-    """Ends the task group after `stop`."""
+    """Ends the task group once it is to stop."""

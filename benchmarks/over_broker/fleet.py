@@ -141,9 +141,8 @@ async def _run(options: FleetOptions) -> None:
             )
             if oddities:
                 print(f"workers of {options.fingerprint}: {dict(oddities)}", file=sys.stderr)
-            async with asyncio.TaskGroup() as stopping:
-                for supervisor in supervisors:
-                    stopping.create_task(supervisor.stop(drain_seconds=0))
+            for supervisor in supervisors:
+                supervisor.stopping.set()
 
 
 def _supervisor(bus: Bus, options: FleetOptions, number: int) -> Supervisor:
@@ -158,6 +157,7 @@ def _supervisor(bus: Bus, options: FleetOptions, number: int) -> Supervisor:
             engine_fingerprint=options.fingerprint,
             heartbeat_seconds=options.heartbeat_seconds,
             hard_limit_seconds=None,
+            drain_seconds=0,
         ),
         make_slot=make_slot,
         memory_limit_bytes=_SLOT_BYTES,

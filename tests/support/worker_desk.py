@@ -55,6 +55,7 @@ def make_supervisor(bus: MemoryBus, **given: Any) -> Supervisor:
         "name": "here",
         "slots": 1,
         "hard_limit_seconds": None,
+        "drain_seconds": 0,
     }
     arguments: dict[str, Any] = {}
     names = {field.name for field in fields(WorkerOptions)}
@@ -134,7 +135,7 @@ class Desk:
         async with asyncio.TaskGroup() as group:
             group.create_task(supervisor.run())
             yield supervisor
-            await supervisor.stop(drain_seconds=0)
+            supervisor.stopping.set()
 
     def request(self, **changes: Any) -> EvaluationRequest:
         fields: dict[str, Any] = {

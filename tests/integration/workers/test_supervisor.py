@@ -73,7 +73,7 @@ async def working(supervisor: Supervisor) -> AsyncIterator[Supervisor]:
     async with asyncio.TaskGroup() as group:
         group.create_task(supervisor.run())
         yield supervisor
-        await supervisor.stop(drain_seconds=0)
+        supervisor.stopping.set()
 
 
 async def send(bus: MemoryBus, *requests: EvaluationRequest, reply_to: str = RESULTS.name) -> None:
@@ -351,15 +351,12 @@ class TestStopping:
         marks: Path,
     ) -> None:
         running, waiting = request_to("wait_for", mark="go"), request_to("succeed")
-        supervisor = make()
-        async with asyncio.TaskGroup() as group:
-            group.create_task(supervisor.run())
+        async with working(make(drain_seconds=60)) as supervisor:
             await send(bus, running, waiting)
             await until(lambda: marked("run-*"))
-            stopping = group.create_task(supervisor.stop(drain_seconds=60))
+            supervisor.stopping.set()
             await asyncio.sleep(0)
             (marks / "go").touch()
-            await stopping
         results = await receive(bus, 1)
         assert results[running.evaluation_id].measurement.outcome == "feasible"
         [left] = await take(bus, REQUESTS.name)
@@ -379,13 +376,10 @@ class TestStopping:
         running: Running,
     ) -> None:
         stuck = [request_to("hang_with_grandchild") for _ in range(2)]
-        supervisor = make(slots=2)
-        async with asyncio.TaskGroup() as group:
-            group.create_task(supervisor.run())
+        async with working(make(slots=2, drain_seconds=0.05)):
             await send(bus, *stuck)
             await until(lambda: len(marked("grandchild-*")) == 2)
-            await supervisor.stop(drain_seconds=0.05)
-            assert running() == []
+        assert running() == []
         left = await take(bus, REQUESTS.name, count=2)
         assert [delivery.delivery_count for delivery in left] == [1, 1]
         assert await is_empty(bus, RESULTS.name)
@@ -427,12 +421,9 @@ class TestStopping:
         request_to: MakeRequest,
     ) -> None:
         hanging = replace(settings, warm_up="fake_evaluators:hanging_warm_up")
-        supervisor = make(children=hanging)
-        async with asyncio.TaskGroup() as group:
-            group.create_task(supervisor.run())
+        async with working(make(children=hanging, drain_seconds=60)):
             await send(bus, request_to("succeed"))
             await until(running)
-            await supervisor.stop(drain_seconds=60)
         assert running() == []
         [left] = await take(bus, REQUESTS.name)
         # It was never taken: there was no child for it.

@@ -57,8 +57,8 @@ class TestPresence:
         desk.before_start, desk.behave = wait_to_start, wait
         request = desk.request()
         async with desk.bus.subscribe("worker.#") as events, asyncio.TaskGroup() as group:
-            supervisor = desk.supervisor(slots=2, heartbeat_seconds=7)
-            group.create_task(supervisor.run())
+            supervisor = desk.supervisor(slots=2, heartbeat_seconds=7, drain_seconds=1000)
+            running = group.create_task(supervisor.run())
             joining = await next_status(events, state="starting")
             assert (joining.worker, joining.host) == ("here", socket.gethostname())
             assert (joining.pid, joining.engine_fingerprint) == (os.getpid(), "engine")
@@ -69,10 +69,10 @@ class TestPresence:
             await next_status(events, state="ready")
             await desk.send(request)
             await desk.until(lambda: desk.evaluated)
-            stopping = group.create_task(supervisor.stop(drain_seconds=1000))
+            supervisor.stopping.set()
             await next_status(events, state="draining", evaluations=[request.evaluation_id])
             go.set()
-            await stopping
+            await running
             async with asyncio.timeout(WAIT_SECONDS):
                 while (event := await anext(events)).topic != "worker.left":
                     pass

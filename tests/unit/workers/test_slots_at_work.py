@@ -88,15 +88,12 @@ async def test_a_stop_hands_out_nothing_in_return_for_what_ends() -> None:
         return feasible()
 
     desk.behave = wait
-    supervisor = desk.supervisor()
-    async with asyncio.TaskGroup() as group:
-        group.create_task(supervisor.run())
+    async with desk.working(drain_seconds=1000) as supervisor:
         await desk.send(desk.request(), desk.request())
         await desk.until(lambda: desk.evaluated)
-        stopping = group.create_task(supervisor.stop(drain_seconds=1000))
+        supervisor.stopping.set()
         await asyncio.sleep(0)
         go.set()
-        await stopping
     assert len(desk.evaluated) == 1
     assert await taken(desk) == [0]
 
