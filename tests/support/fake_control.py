@@ -51,6 +51,7 @@ class FakeControl:
     Attributes:
         capacity: sweeps that it takes before its queue is full.
         refusal: raised by every verb but `events`, where there is one.
+        looks: how often one of its sweeps was shown.
         listeners: that follow events now.
         asked_after: the number that each of them has asked to go on from.
     """
@@ -58,6 +59,7 @@ class FakeControl:
     def __init__(self) -> None:
         self.known: dict[str, FakeSweep] = {}
         self.capacity = 100
+        self.looks = 0
         self.refusal: Exception | None = None
         self.known_troubles: list[str] = []
         self.listeners = 0
@@ -105,14 +107,15 @@ class FakeControl:
     ) -> SweepPage:
         self._refuse()
         found = [
-            _summary(sweep.detail)
+            sweep.detail
             for sweep in reversed(self.known.values())
             if state in (None, sweep.detail.state)
         ]
         names = [sweep.sweep_id for sweep in found]
         begin = offset + (names.index(before) if before is not None else 0)
         rest = names[begin + limit :]
-        return SweepPage(found[begin : begin + limit], rest[0] if rest else None)
+        page = [_summary(detail) for detail in found[begin : begin + limit]]
+        return SweepPage(page, rest[0] if rest else None)
 
     async def counts(self) -> Mapping[SweepState, int]:
         self._refuse()
@@ -124,6 +127,7 @@ class FakeControl:
 
     async def sweep(self, sweep_id: str) -> SweepDetail:
         self._refuse()
+        self.looks += 1
         return self._find(sweep_id).detail
 
     async def candidates(self, sweep_id: str, *, offset: int, limit: int) -> CandidatePage:
@@ -211,6 +215,11 @@ class FakeControl:
     async def listened(self, count: int = 1) -> None:
         """Return as soon as so many listen to events."""
         while self.listeners != count:  # noqa: ASYNC110  # they come over a socket
+            await asyncio.sleep(0.01)
+
+    async def looked_at(self, count: int) -> None:
+        """Return as soon as sweeps were shown so often."""
+        while self.looks < count:  # noqa: ASYNC110  # they are asked for over a socket
             await asyncio.sleep(0.01)
 
     async def _stop(self, sweep_id: str, state: SweepState) -> SweepSummary:

@@ -122,7 +122,7 @@ BOMBS = {
     "one merge many times": f"a: &a {{{_NAMES}}}\nb: {{<<: [{', '.join(['*a'] * 10_000)}]}}",
     "many merges": f"a: &a {{{_NAMES}}}\n" + "\n".join(f"b{n}: {{<<: *a}}" for n in range(1000)),
     "base 60": "a: 1" + ":1" * 50_000,
-    "flow": "a: " + "{a: [" * 500,
+    "flow": "a: " + "{a: [" * 200,
 }
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator, MutableMapping
+from types import SimpleNamespace
 from typing import Any
 
 import httpx2 as httpx
@@ -20,6 +22,17 @@ def logged() -> Iterator[list[MutableMapping[str, Any]]]:
     """What was logged."""
     with capture_logs() as entries:
         yield entries
+
+
+@pytest.fixture(autouse=True)
+def _hasty_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server begins to end, and ends, after a tenth of the pauses that uvicorn makes."""
+
+    async def sleep(seconds: float) -> None:
+        await asyncio.sleep(seconds / 10)
+
+    hasty = SimpleNamespace(**vars(asyncio) | {"sleep": sleep})
+    monkeypatch.setattr("uvicorn.server.asyncio", hasty)
 
 
 @pytest.fixture

@@ -71,7 +71,7 @@ class Flaky:
 async def late(number: int, _: asyncio.StreamWriter) -> None:
     """The first answer comes when nobody waits for it any more."""
     if number == 1:
-        await asyncio.sleep(1)
+        await asyncio.sleep(0.5)
 
 
 async def broken(number: int, writer: asyncio.StreamWriter) -> None:
@@ -219,7 +219,7 @@ async def test_silence_alone_ends_no_watch(control: FakeControl, sweep_id: str) 
     async with running(control) as url:
         watching = asyncio.create_task(asyncio.to_thread(followed, url, sweep_id))
         await control.listened()
-        await asyncio.sleep(1)
+        await control.looked_at(3)
         assert not watching.done()
         await control.publish(sweep_id, CandidateMeasured(candidate=record(2)))
         await control.publish(sweep_id, SweepFailed(reason="the engine broke"))
@@ -235,12 +235,11 @@ async def test_silence_alone_ends_no_watch(control: FakeControl, sweep_id: str) 
 async def test_an_end_whose_event_comes_late_is_shown(control: FakeControl, sweep_id: str) -> None:
     control.change(sweep_id, state="running")
     async with running(control) as url:
-        watching = asyncio.create_task(asyncio.to_thread(followed, url, sweep_id, 1.0))
+        watching = asyncio.create_task(asyncio.to_thread(followed, url, sweep_id, 0.5))
         await control.listened()
-        # The state is known from the second look on, at 1 s; the event comes before the third.
-        await asyncio.sleep(0.5)
         control.change(sweep_id, state="failed")
-        await asyncio.sleep(1)
+        # Once is not enough to end it; the event comes before the third look.
+        await control.looked_at(2)
         await control.publish(sweep_id, SweepFailed(reason="the engine broke"))
         async with asyncio.timeout(10):
             heard = await watching

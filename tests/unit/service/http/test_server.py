@@ -271,7 +271,7 @@ async def test_a_client_that_takes_no_answer_is_left(
     async with running(control, stuck_seconds=0.3) as url, connected(url) as (reader, writer):
         writer.write(long_page)
         assert await reader.readline() == b"HTTP/1.1 200 OK\r\n"
-        await asyncio.sleep(2)
+        await asyncio.sleep(1)
         taken = 0
         with suppress(ConnectionResetError):
             while part := await reader.read(1_000_000):
