@@ -92,8 +92,8 @@ def prune(
 async def _opened(place: str | Path) -> AsyncIterator[SqlResultCache | None]:
     """The cache, if there is one; unlike that of a sweep, it raises what is wrong with it."""
     from spica_async.cli.logs import log_warnings_to_stderr
-    from spica_async.evaluate.cache.files import identity
     from spica_async.evaluate.cache.sql import SqlResultCache
+    from spica_async.storage.address import identity
     from spica_async.storage.errors import StorageDamagedError, StorageError
 
     log_warnings_to_stderr()

@@ -58,6 +58,19 @@ class ServerAddress:
         return f"ServerAddress({self.name!r})"
 
 
+Identity = tuple[int, int]
+"""Of a file, whatever its name: its device and its number there."""
+
+
+def identity(path: Path) -> Identity | None:
+    """Which file has a name; None if none has."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
 def sqlite_url(path: Path) -> str:
     """The URL of a file of SQLite's, whatever characters its name has."""
     return _SQLITE + quote(os.fsencode(path.absolute()))

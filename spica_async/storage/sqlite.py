@@ -24,7 +24,7 @@ from sqlalchemy.exc import DBAPIError
 
 from spica_async.errors import file_problem
 from spica_async.processes.threads import DaemonThreads, in_threads
-from spica_async.storage.address import FileAddress
+from spica_async.storage.address import FileAddress, Identity, identity
 from spica_async.storage.database import Database, ResultT, Work
 from spica_async.storage.errors import (
     StorageBusyError,
@@ -65,7 +65,7 @@ class SqliteDatabase(Database):
 
     def __init__(self, address: FileAddress, busy_seconds: float, *, holds: str) -> None:
         self._path = address.path
-        self._file: tuple[int, int] | None = None
+        self._file: Identity | None = None
         # What is opened must be there: a file that has gone is not replaced by an empty one.
         uri = f"file:{quote(os.fsencode(self._path))}?mode=rw"
         engine = create_engine(URL.create("sqlite", database=str(self._path)), poolclass=QueuePool)
@@ -125,7 +125,7 @@ class SqliteDatabase(Database):
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666))
-            self._file = self._identity()
+            self._file = identity(self._path)
         except OSError as error:
             raise StorageError(f"{self.name}: {file_problem(error)}") from error
         if not os.access(self._path.parent, os.W_OK):
@@ -139,11 +139,7 @@ class SqliteDatabase(Database):
         Raises:
             StorageError: It will not.
         """
-        try:
-            same = self._identity() == self._file
-        except OSError:
-            same = False
-        if not same:
+        if identity(self._path) != self._file:
             raise StorageError(f"{self.name}: the file was deleted or replaced meanwhile")
 
     def now(self) -> ColumnElement[float]:
@@ -161,10 +157,6 @@ class SqliteDatabase(Database):
         unclear = kind is StorageFullError and code != "SQLITE_FULL"
         reason = " (it cannot grow: no room, a quota, or a broken disk)" if unclear else ""
         return kind(f"{self.name}: {cause}{reason}")
-
-    def _identity(self) -> tuple[int, int]:
-        found = self._path.stat()
-        return found.st_dev, found.st_ino
 
 
 def _set_up(connection: Any, _record: Any) -> None:

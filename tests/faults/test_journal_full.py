@@ -32,7 +32,7 @@ _OPEN_ON_A_FULL_DISK = """
 import asyncio, os, sys
 from pathlib import Path
 from spica_async.storage.errors import StorageFullError
-from spica_async.journal import NewSweep
+from spica_async.journal.port import NewSweep
 from spica_async.journal.sql import SqlJournal
 
 async def use(path):

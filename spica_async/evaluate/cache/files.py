@@ -11,21 +11,10 @@ from pathlib import Path
 from typing import Final
 
 from spica_async.errors import file_problem
+from spica_async.storage.address import Identity, identity
 from spica_async.storage.errors import StorageBusyError, StorageError
 
 _RETRY_SECONDS: Final = 0.02
-
-Identity = tuple[int, int]
-"""Of a file, whatever its name: its device and its number there."""
-
-
-def identity(path: Path) -> Identity | None:
-    """Which file has a name; None if none has."""
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
 
 
 @asynccontextmanager

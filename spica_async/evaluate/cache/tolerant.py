@@ -12,10 +12,10 @@ from typing import Final, TypeVar
 import structlog
 
 from schemas.messages import Measurement
-from spica_async.evaluate.cache.files import Identity, identity, set_aside
+from spica_async.evaluate.cache.files import set_aside
 from spica_async.evaluate.cache.port import Cached
 from spica_async.evaluate.cache.sql import BUSY_SECONDS, SqlResultCache
-from spica_async.storage.address import FileAddress, read_address
+from spica_async.storage.address import FileAddress, Identity, identity, read_address
 from spica_async.storage.errors import StorageDamagedError
 
 AnswerT = TypeVar("AnswerT")

@@ -197,7 +197,7 @@ async def test_its_size_is_limited_too(url: str) -> None:
 PUT = """
 import asyncio, sys
 from support.cached_results import put
-from spica_async.evaluate.cache import opened
+from spica_async.evaluate.cache.opening import opened
 
 async def main():
     async with opened(sys.argv[1]) as cache:

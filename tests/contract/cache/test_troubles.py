@@ -16,10 +16,11 @@ from support.cached_results import kept, measured, put
 from support.postgres import PostgresNode
 
 from spica_async.evaluate.cache import sql as sql_module
-from spica_async.evaluate.cache.files import alone, identity, set_aside
+from spica_async.evaluate.cache.files import alone, set_aside
 from spica_async.evaluate.cache.opening import opened
 from spica_async.evaluate.cache.sql import SqlResultCache
 from spica_async.evaluate.cache.tables import STEPS
+from spica_async.storage.address import identity
 from spica_async.storage.errors import StorageBusyError, StorageDamagedError, StorageVersionError
 
 Logged = list[MutableMapping[str, Any]]

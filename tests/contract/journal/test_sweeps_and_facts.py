@@ -379,7 +379,7 @@ class TestAfterAnError:
 
 def test_the_port_does_without_a_database_library() -> None:
     code = (
-        "import sys; import spica_async.journal, spica_async.journal.port;"
+        "import sys; import spica_async.journal.opening, spica_async.journal.port;"
         "print({'sqlalchemy', 'asyncpg', 'sqlite3'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

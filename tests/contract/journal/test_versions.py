@@ -149,7 +149,7 @@ async def test_a_newer_one_is_refused(url: str, monkeypatch: pytest.MonkeyPatch)
 
 OPEN = """
 import asyncio, sys, time
-from spica_async.journal import NewSweep
+from spica_async.journal.port import NewSweep
 from spica_async.journal.sql import SqlJournal
 
 async def main():

@@ -207,7 +207,7 @@ class TestDeaths:
     ) -> None:
         first = await evaluate(slot, request_to("succeed"))
         os.kill(pid_in(first), signal.SIGKILL)
-        await until(lambda: slot._child is not None and slot._child.has_exited)
+        await until(lambda: not slot.is_warm)
         second = await evaluate(slot, request_to("succeed"))
         assert verdict(second) == ("feasible", None, 0)
         assert pid_in(second) != pid_in(first)
