@@ -115,9 +115,7 @@ async def keep_checking(trace: Path) -> None:
 async def measure(root: Path, sweeps: int, rounds: int, *, hang: bool) -> Steps:
     """Run so many sweeps to their end while their folders hang."""
     config = config_of(rounds)
-    payload = json.dumps(
-        encode_plan(config, plan_sweep(config, FakeEngine(is_moe=True), None, str))
-    )
+    payload = json.dumps(encode_plan(plan_sweep(config, FakeEngine(is_moe=True), None, str)))
     trace = root / "trace.jsonl"
     row = {"timestamp": 0, "input_length": 512, "output_length": 8, "hash_ids": [1]}
     trace.write_text("".join(json.dumps({**row, "timestamp": at}) + "\n" for at in range(200_000)))

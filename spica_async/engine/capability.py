@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from schemas.goal import PlannerTarget
 from schemas.messages import Sample, SyntheticLoad
+from schemas.search_space import Backend
 from spica_async.engine.evaluation import replay, replay_arguments
 from spica_async.engine.refusals import one_line
 
@@ -64,14 +65,8 @@ def probe_replay(sample: Sample) -> str | None:
     return None
 
 
-def ignored_knobs(backend: str, mode: str) -> Mapping[str, str]:
-    """The searchable knobs that this engine version does not hear, and why.
-
-    Args:
-        backend: `vllm`, `sglang` or `trtllm`.
-        mode: `agg` or `disagg`; in this version both hear the same knobs.
-    """
-    del mode
+def ignored_knobs(backend: Backend) -> Mapping[str, str]:
+    """The searchable knobs that replays of a backend do not hear, in either mode, and why."""
     return _IGNORED_ALWAYS | ({} if backend == "vllm" else _IGNORED_WITHOUT_OFFLOAD)
 
 

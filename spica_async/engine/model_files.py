@@ -12,11 +12,8 @@ import hashlib
 import importlib.util
 import json
 import os
-import shutil
-import tempfile
 import zlib
 from collections.abc import Mapping
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -24,7 +21,7 @@ from typing import Final
 from pydantic import TypeAdapter, ValidationError
 
 from schemas.messages import ModelFiles, Sample
-from spica_async.engine.kept_folders import DRAFT_PREFIX, discard_unused, note_use
+from spica_async.engine.kept_folders import note_use, write_folder
 from spica_async.errors import file_problem
 from spica_async.places import process_folder, user_cache_folder
 
@@ -216,10 +213,12 @@ def folder_of(files: ModelFiles) -> Path:
 def _written(root: Path, sha256: str, texts: Mapping[str, str]) -> Path:
     """The folder of one model, written now unless it is there, as it should be."""
     folder = root / sha256
-    if not _holds(folder, texts):
-        root.mkdir(parents=True, exist_ok=True)
-        discard_unused(root)
-        _write(folder, texts)
+
+    def fill(empty: Path) -> None:
+        for name, text in texts.items():
+            (empty / name).write_bytes(text.encode())
+
+    write_folder(folder, fill, is_whole=lambda: _holds(folder, texts))
     note_use(folder)
     return folder
 
@@ -238,23 +237,3 @@ def _holds(folder: Path, texts: Mapping[str, str]) -> bool:
             if name not in texts or content != texts[name].encode():
                 return False
     return True
-
-
-def _write(folder: Path, texts: Mapping[str, str]) -> None:
-    """Write elsewhere, then rename: a folder under its final name is whole."""
-    draft = Path(tempfile.mkdtemp(prefix=DRAFT_PREFIX, dir=folder.parent))
-    try:
-        new = draft / "new"
-        new.mkdir()
-        for name, text in texts.items():
-            (new / name).write_bytes(text.encode())
-        if folder.exists():
-            with suppress(FileNotFoundError):  # Another process finds it damaged, too.
-                folder.rename(draft / "damaged")
-        try:
-            new.rename(folder)
-        except OSError:
-            if not _holds(folder, texts):  # Another process may have been faster.
-                raise
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)

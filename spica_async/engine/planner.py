@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, NamedTuple, Protocol, cast
 
 from pydantic import ValidationError
 
@@ -15,7 +14,11 @@ _CONFIG: Final = "dynamo.planner.config.planner_config"
 
 
 class Predictor(Protocol):
-    """A load predictor: forecasts the next value of one series from those it was given."""
+    """A load predictor: forecasts the next value of one series from those it was given.
+
+    Attributes:
+        minimum_data_points: Observations before which it has no model yet, only the last value.
+    """
 
     minimum_data_points: int
 
@@ -26,19 +29,18 @@ class Predictor(Protocol):
         """Forecast the value after the last that was observed."""
 
 
-@dataclass(frozen=True, slots=True)
-class TraceWindow:
-    """What arrived in one interval of a trace.
+class WindowLoad(NamedTuple):
+    """What arrives in one interval, observed or forecast.
 
     Attributes:
         requests: How many requests; 0 for an empty window.
-        mean_isl: Their mean input length in tokens, 0.0 if there are none.
-        mean_osl: Their mean output length in tokens, 0.0 if there are none.
+        isl: Their mean input length in tokens, 0 if there are none.
+        osl: Their mean output length in tokens, 0 if there are none.
     """
 
-    requests: int
-    mean_isl: float
-    mean_osl: float
+    requests: float
+    isl: float
+    osl: float
 
 
 def check_planner_fields(fields: Mapping[str, Any]) -> str | None:
@@ -93,7 +95,7 @@ def make_predictor(fields: Mapping[str, Any], interval_seconds: int) -> Predicto
     return cast("Predictor", predictors.LOAD_PREDICTORS[config.load_predictor](config))
 
 
-def trace_windows(path: str | Path, interval_seconds: int) -> list[TraceWindow]:
+def trace_windows(path: str | Path, interval_seconds: int) -> list[WindowLoad]:
     """A Mooncake trace's arrivals per interval, as the planner would observe them.
 
     Args:
@@ -108,10 +110,8 @@ def trace_windows(path: str | Path, interval_seconds: int) -> list[TraceWindow]:
     """
     trace_data = runtime.load("dynamo.planner.offline.trace_data")
     return [
-        TraceWindow(
-            requests=int(window["request_count"]),
-            mean_isl=float(window["avg_isl"]),
-            mean_osl=float(window["avg_osl"]),
+        WindowLoad(
+            float(window["request_count"]), float(window["avg_isl"]), float(window["avg_osl"])
         )
         for window in trace_data.extract_metrics_from_trace(str(path), interval_seconds)
     ]

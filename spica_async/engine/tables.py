@@ -7,16 +7,15 @@ cannot have them replays from the engine's own folder: slower, with the same rep
 from __future__ import annotations
 
 import fcntl
-import shutil
-import tempfile
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from spica_async.engine import facts
 from spica_async.engine.config import Tables
-from spica_async.engine.kept_folders import DRAFT_PREFIX, discard_unused, note_use
+from spica_async.engine.kept_folders import note_use, write_folder
 from spica_async.engine.own_files import SYSTEMS_VARIABLE, own_settings
 from spica_async.engine.table_layout import LAYOUT, Origin, write_tables
 from spica_async.engine.versions import engine_fingerprint
@@ -61,9 +60,7 @@ def _find_or_write(sku: str, backend: str) -> Tables | None:
         if not target.is_dir():
             folder.mkdir(parents=True, exist_ok=True)
             with _alone(folder):
-                if not target.is_dir():
-                    discard_unused(folder)
-                    _write(origin, target)
+                write_folder(target, partial(write_tables, origin), is_whole=target.is_dir)
         note_use(target)
     except Exception as error:  # noqa: BLE001  # see below
         # A replay that could do without must not fail for it. Imported late, since a child that
@@ -92,17 +89,3 @@ def _alone(folder: Path) -> Iterator[None]:
     with (folder / "lock").open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
-
-
-def _write(origin: Origin, target: Path) -> None:
-    """Write elsewhere, then rename: a folder under its final name is whole."""
-    draft = Path(tempfile.mkdtemp(prefix=DRAFT_PREFIX, dir=target.parent))
-    try:
-        write_tables(origin, draft)
-        draft.chmod(0o755)
-        draft.rename(target)
-    except OSError:
-        if not target.is_dir():  # Another host, which shares the folder, may have been faster.
-            raise
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)

@@ -107,7 +107,7 @@ class BranchBuilder:
         legal = [b for b in viable if b in pool.backends and pool.count(b)]
         target = self.config.goal.target.planner_optimization_target
         unread = self.engine.unread_planner_knobs(target)
-        ignored = {b: {**self.engine.ignored_knobs(b, mode), **unread} for b in legal}
+        ignored = {b: {**self.engine.ignored_knobs(b), **unread} for b in legal}
         knobs, unheard = active_knobs(self.config.search_space, mode, ignored)
         self._warn_or_refuse(unheard, tolerated=unread)
         return BranchSpace(

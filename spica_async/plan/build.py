@@ -107,7 +107,6 @@ def plan_sweep(
         warnings=tuple(builder.warnings),
         model=model,
         hardware=hardware,
-        needs_wide_ep=engine.needs_wide_ep(model, hardware),
         longest_sequence=longest,
         capacity=builder.capacity,
         predictors=predictors,

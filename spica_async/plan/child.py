@@ -22,8 +22,9 @@ from spica_async.engine import runtime
 from spica_async.engine.model_files import ModelFilesError, folder_of, leave_namesake, own_model
 from spica_async.engine.model_folder import check_left_behind
 from spica_async.errors import InputError
+from spica_async.plan.answers import Answers
 from spica_async.plan.build import plan_sweep
-from spica_async.plan.installed import InstalledEngine, known_answers
+from spica_async.plan.installed import InstalledEngine
 from spica_async.plan.wire import decode_request, encode_plan
 from spica_async.processes.parent import Parent
 
@@ -42,15 +43,14 @@ def main() -> int:
     try:
         runtime.prepare()
         model_files, model_folder = _own_model(request.config.search_space.model_name)
-        with known_answers() as known:
-            plan = plan_sweep(
-                request.config,
-                InstalledEngine(known, model_folder),
-                request.trace,
-                lambda line: answer("progress", line),
-            )
+        plan = plan_sweep(
+            request.config,
+            InstalledEngine(Answers.open(), model_folder),
+            request.trace,
+            lambda line: answer("progress", line),
+        )
         plan = replace(plan, model_files=model_files)
-        answer("plan", encode_plan(request.config, plan))
+        answer("plan", encode_plan(plan))
     except InputError as error:
         answer("input_error", str(error))
     except Exception:  # noqa: BLE001  # the parent shows the user, whatever it is

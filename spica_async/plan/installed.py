@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import JsonValue, TypeAdapter
+from pydantic import TypeAdapter
 
-from schemas.goal import PlannerTarget
 from schemas.messages import Sample
-from schemas.search_space import Backend, DeploymentMode, Role
+from schemas.search_space import Backend, Role
 from spica_async.engine import capability, capacity, estimates, facts, planner, runtime
 from spica_async.engine.config import engine_config
-from spica_async.engine.own_files import own_files
 from spica_async.engine.refusals import RejectionKind, ShapeRejectedError, one_line
 from spica_async.plan.answers import Answers
-from spica_async.plan.load_forecast import Predictor, Window
 from spica_async.space.sample import sample_key
 
 
@@ -36,14 +32,6 @@ _CAN_REPLAY: Final = TypeAdapter(bool)
 _STEP_TIMES: Final = TypeAdapter(estimates.StepTimes)
 
 
-def known_answers() -> AbstractContextManager[Answers]:
-    """What the engine has answered: nothing where it reads performance data of the user's own.
-
-    That may change while it is asked.
-    """
-    return nullcontext(Answers()) if own_files() is not None else Answers.open()
-
-
 class InstalledEngine:
     """Asks the engine, which takes seconds to load, only for what it has not answered yet.
 
@@ -52,6 +40,14 @@ class InstalledEngine:
         model_folder: Of the model that is planned for, named by what it holds, as questions are
             in which it stands; None if the model ships with the engine.
     """
+
+    # These answer at once, or have answers that cannot be kept.
+    ignored_knobs = staticmethod(capability.ignored_knobs)
+    unread_planner_knobs = staticmethod(capability.unread_planner_knobs)
+    unrepresentable_scalars: Mapping[str, str] = capability.UNREPRESENTABLE_SCALARS
+    check_planner_fields = staticmethod(planner.check_planner_fields)
+    trace_windows = staticmethod(planner.trace_windows)
+    make_predictor = staticmethod(planner.make_predictor)
 
     def __init__(self, answers: Answers, model_folder: Path | None = None) -> None:
         self._answers = answers
@@ -79,10 +75,6 @@ class InstalledEngine:
         return self._answers.recall(
             ("version", sku, backend), _VERSION, lambda: facts.backend_version(sku, backend)
         )
-
-    def needs_wide_ep(self, model: facts.ModelFacts, hardware: facts.HardwareFacts) -> bool:
-        """See `facts.needs_wide_ep`."""
-        return facts.needs_wide_ep(model, hardware)
 
     def kv_tokens_per_rank(self, sample: Sample, role: Role) -> int:
         """See `capacity.kv_tokens_per_rank`."""
@@ -133,30 +125,6 @@ class InstalledEngine:
                 if isinstance(times, estimates.StepTimes):
                     self._answers.keep(questions[index], _STEP_TIMES, times)
         return [times for times in found if times is not None]
-
-    def ignored_knobs(self, backend: Backend, mode: DeploymentMode) -> Mapping[str, str]:
-        """See `capability.ignored_knobs`."""
-        return capability.ignored_knobs(backend, mode)
-
-    def unread_planner_knobs(self, planner_target: PlannerTarget) -> Mapping[str, str]:
-        """See `capability.unread_planner_knobs`."""
-        return capability.unread_planner_knobs(planner_target)
-
-    def unrepresentable_scalars(self) -> Mapping[str, str]:
-        """See `capability.UNREPRESENTABLE_SCALARS`."""
-        return capability.UNREPRESENTABLE_SCALARS
-
-    def check_planner_fields(self, fields: Mapping[str, JsonValue]) -> str | None:
-        """See `planner.check_planner_fields`."""
-        return planner.check_planner_fields(fields)
-
-    def trace_windows(self, path: Path, interval_seconds: int) -> Sequence[Window]:
-        """See `planner.trace_windows`."""
-        return planner.trace_windows(path, interval_seconds)
-
-    def make_predictor(self, fields: Mapping[str, JsonValue], interval_seconds: int) -> Predictor:
-        """See `planner.make_predictor`."""
-        return planner.make_predictor(fields, interval_seconds)
 
     def _here(self, sample: Sample) -> Sample:
         """The sample as the engine of this process is asked about it."""

@@ -15,11 +15,12 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Final, Literal, NamedTuple, Protocol, TypeAlias, cast
+from typing import Final, Literal, TypeAlias, cast
 
 from schemas.messages import TraceLoad
 from schemas.presets import SCALING_POLICIES, PresetFields, expand, expand_load_predictor
 from schemas.search_space import CompositeEntry
+from spica_async.engine.planner import Predictor, WindowLoad
 
 FALLBACK_PREDICTOR: Final = "constant_last"
 
@@ -31,46 +32,8 @@ SkipReason = Literal[
 ]
 
 
-class Window(Protocol):
-    """What arrived in one interval; the mean lengths, in tokens, are 0 without requests."""
-
-    @property
-    def requests(self) -> float:
-        """How many arrived."""
-
-    @property
-    def mean_isl(self) -> float:
-        """Mean input length."""
-
-    @property
-    def mean_osl(self) -> float:
-        """Mean output length."""
-
-
-class Predictor(Protocol):
-    """Forecasts the next value of one series."""
-
-    @property
-    def minimum_data_points(self) -> int:
-        """Observations before which it has no model yet, only the last value."""
-
-    def add_data_point(self, value: float) -> None:
-        """Observe the value of the window that has just ended."""
-
-    def predict_next(self) -> float:
-        """Forecast the value of the window that begins."""
-
-
 PredictorFactory: TypeAlias = Callable[[PresetFields, int], Predictor]
 """Makes a fresh predictor of the planner's fields and the interval in seconds."""
-
-
-class WindowLoad(NamedTuple):
-    """Requests of one window and their mean lengths in tokens, observed or forecast."""
-
-    requests: float
-    isl: float
-    osl: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +111,7 @@ def predictor_without_sweep(
 def sweep_load_predictor(
     entries: Sequence[CompositeEntry],
     intervals: Sequence[int],
-    windows: Mapping[int, Sequence[Window]],
+    windows: Mapping[int, Sequence[WindowLoad]],
     predictor_factory: PredictorFactory,
     on_scored: ScoredCallback | None = None,
 ) -> LoadPredictorResult:
@@ -235,29 +198,25 @@ class _Forecaster:
 def _score_interval(
     entries: Sequence[CompositeEntry],
     interval: int,
-    windows: Sequence[Window],
+    windows: Sequence[WindowLoad],
     predictor_factory: PredictorFactory,
 ) -> Iterator[EntryLoss]:
     forecasters = [_forecaster(entry, interval, predictor_factory) for entry in entries]
     # Every entry is scored on the same windows: those for which the slowest starter is ready.
     # Nobody forecasts from nothing, hence at least one.
     warm_up = max([1, *(one.warm_up for one in forecasters if isinstance(one, _Forecaster))])
-    loads = [
-        WindowLoad(float(window.requests), float(window.mean_isl), float(window.mean_osl))
-        for window in windows
-    ]
     for entry, forecaster in zip(entries, forecasters, strict=True):
         if isinstance(forecaster, EntryLoss):
             yield forecaster
-        elif len(loads) <= warm_up:
+        elif len(windows) <= warm_up:
             yield EntryLoss(
                 entry,
                 math.inf,
-                f"the trace has {len(loads)} windows of {interval} s, "
+                f"the trace has {len(windows)} windows of {interval} s, "
                 f"and the first {warm_up} are not scored",
             )
         else:
-            yield _score(entry, forecaster, loads, warm_up)
+            yield _score(entry, forecaster, windows, warm_up)
 
 
 def _forecaster(

@@ -206,7 +206,7 @@ def refuse_unrepresentable(space: SearchSpace, engine: PlanningEngine) -> None:
     Raises:
         InputError: the message names it.
     """
-    for name, reason in engine.unrepresentable_scalars().items():
+    for name, reason in engine.unrepresentable_scalars.items():
         without_effect = name in OFFLOAD_SCALARS and not space.num_g2_blocks
         if space.is_set(name) and not without_effect:
             raise InputError(f"search_space.{name}: {reason}; remove it")

@@ -14,8 +14,9 @@ from schemas.goal import PlannerTarget
 from schemas.messages import ModelFiles, Sample, TraceLoad
 from schemas.search_space import Backend, DeploymentMode, Role
 from spica_async.engine.estimates import Steps, StepTimes
-from spica_async.engine.facts import HardwareFacts, ModelFacts
-from spica_async.plan.load_forecast import LoadPredictorResult, Predictor, Window
+from spica_async.engine.facts import HardwareFacts, ModelFacts, needs_wide_ep
+from spica_async.engine.planner import Predictor, WindowLoad
+from spica_async.plan.load_forecast import LoadPredictorResult
 from spica_async.space.branch import BranchSpace, Selection
 from spica_async.space.capacity import CapacityTable
 
@@ -65,7 +66,6 @@ class SweepPlan:
         warnings: what the user should know about settings that have no effect.
         model: facts about the model.
         hardware: facts about the SKU.
-        needs_wide_ep: whether one node cannot hold twice the weights of this MoE model.
         longest_sequence: tokens of the longest sequence that a worker must hold.
         capacity: the engine's KV capacity of every shape that is searched.
         predictors: the load-predictor sub-sweep.
@@ -82,7 +82,6 @@ class SweepPlan:
     warnings: tuple[str, ...]
     model: ModelFacts
     hardware: HardwareFacts
-    needs_wide_ep: bool
     longest_sequence: int
     capacity: CapacityTable
     predictors: LoadPredictorResult
@@ -90,6 +89,11 @@ class SweepPlan:
     digest: str
     seeds: Mapping[DeploymentMode, tuple[Selection, ...]] = field(default_factory=dict)
     model_files: ModelFiles | None = None
+
+    @property
+    def needs_wide_ep(self) -> bool:
+        """Whether one node cannot hold twice the weights of this MoE model."""
+        return needs_wide_ep(self.model, self.hardware)
 
 
 def enumerable_points(config: SmartSearchConfig, space: BranchSpace) -> int | None:
@@ -104,7 +108,13 @@ def enumerable_points(config: SmartSearchConfig, space: BranchSpace) -> int | No
 
 
 class PlanningEngine(Protocol):
-    """The questions that planning asks; `spica_async.engine` answers them in a child process."""
+    """The questions that planning asks; `spica_async.engine` answers them in a child process.
+
+    Attributes:
+        unrepresentable_scalars: Scalars that a replay has no counterpart of, and why.
+    """
+
+    unrepresentable_scalars: Mapping[str, str]
 
     def model_facts(self, model: str) -> ModelFacts:
         """Facts about a model. Raises UnknownModelError."""
@@ -114,9 +124,6 @@ class PlanningEngine(Protocol):
 
     def backend_version(self, sku: str, backend: Backend) -> str:
         """The newest version with performance data. Raises NoPerfDatabaseError."""
-
-    def needs_wide_ep(self, model: ModelFacts, hardware: HardwareFacts) -> bool:
-        """Whether one node cannot hold twice the weights of this MoE model."""
 
     def kv_tokens_per_rank(self, sample: Sample, role: Role) -> int:
         """KV tokens of one attention rank. Raises ShapeRejectedError."""
@@ -129,19 +136,16 @@ class PlanningEngine(Protocol):
     ) -> Sequence[StepTimes | str]:
         """How long single steps of each worker take by estimate, or why nobody knows."""
 
-    def ignored_knobs(self, backend: Backend, mode: DeploymentMode) -> Mapping[str, str]:
-        """Knobs that a replay ignores, and why."""
+    def ignored_knobs(self, backend: Backend) -> Mapping[str, str]:
+        """Knobs that replays of this backend ignore, and why."""
 
     def unread_planner_knobs(self, planner_target: PlannerTarget) -> Mapping[str, str]:
         """Knobs of the planner that it does not read under this target, and why."""
 
-    def unrepresentable_scalars(self) -> Mapping[str, str]:
-        """Scalars that a replay has no counterpart of, and why."""
-
     def check_planner_fields(self, fields: Mapping[str, JsonValue]) -> str | None:
         """What the planner's own configuration class says against these fields, or None."""
 
-    def trace_windows(self, path: Path, interval_seconds: int) -> Sequence[Window]:
+    def trace_windows(self, path: Path, interval_seconds: int) -> Sequence[WindowLoad]:
         """The trace in windows of `interval_seconds`."""
 
     def make_predictor(self, fields: Mapping[str, JsonValue], interval_seconds: int) -> Predictor:

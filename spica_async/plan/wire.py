@@ -18,14 +18,12 @@ what planning makes of it.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any, Final, get_type_hints
 
 from pydantic import TypeAdapter
 
 from schemas.config import SmartSearchConfig
-from schemas.messages import TraceLoad
 from spica_async.plan.scaling_policies import filter_scaling_policies
 from spica_async.plan.settings import without_repeats
 from spica_async.plan.types import PlanRequest, SweepPlan
@@ -35,6 +33,7 @@ MAX_ANSWER_BYTES: Final = 64 * 2**20
 """A longer answer is no answer: the largest plans have some megabytes."""
 
 
+_REQUEST: Final = TypeAdapter(PlanRequest)
 _CAPACITY: Final = TypeAdapter(tuple[tuple[CapacityKey, int | str], ...])
 _FIELDS: Final[dict[str, TypeAdapter[Any]]] = {
     name: TypeAdapter(hint)
@@ -45,27 +44,16 @@ _FIELDS: Final[dict[str, TypeAdapter[Any]]] = {
 
 def encode_request(request: PlanRequest) -> bytes:
     """The request as one frame holds it."""
-    trace = None if request.trace is None else request.trace.model_dump(mode="json")
-    return json.dumps(
-        {"config": request.config.model_dump(mode="json", exclude_unset=True), "trace": trace}
-    ).encode()
+    return _REQUEST.dump_json(request, exclude_unset=True)
 
 
 def decode_request(payload: bytes) -> PlanRequest:
     """The request that a frame holds."""
-    document: dict[str, Any] = json.loads(payload)
-    trace = document["trace"]
-    return PlanRequest(
-        # As JSON, in which a configuration may have a path as a text.
-        SmartSearchConfig.model_validate_json(json.dumps(document["config"])),
-        None if trace is None else TraceLoad.model_validate(trace),
-    )
+    return _REQUEST.validate_json(payload)
 
 
-def encode_plan(config: SmartSearchConfig, plan: SweepPlan) -> dict[str, Any]:
+def encode_plan(plan: SweepPlan) -> dict[str, Any]:
     """The plan of a configuration as JSON can say it."""
-    if plan.config != as_searched(config, plan.longest_sequence):
-        raise ValueError("planning has made something of the configuration that cannot be sent")
     # The table's keys are no texts.
     document = {"capacity": _CAPACITY.dump_python(tuple(plan.capacity.items()), mode="json")}
     for name, kind in _FIELDS.items():

@@ -23,10 +23,10 @@ from spica_async.engine.facts import (
     UnknownModelError,
     UnknownSkuError,
 )
+from spica_async.engine.planner import Predictor, WindowLoad
 from spica_async.engine.refusals import ShapeRejectedError
 from spica_async.errors import InputError
 from spica_async.plan.build import plan_sweep
-from spica_async.plan.load_forecast import Predictor, Window
 from spica_async.plan.types import SweepPlan
 from spica_async.space.shapes import ParallelShape
 
@@ -64,21 +64,24 @@ class FakeEngine:
     tokens: Callable[[Sample, Role], int] = lambda *_: ROOMY
     unsupported: Mapping[tuple[Backend, DeploymentMode], str] = field(default_factory=dict)
     unmeasured: frozenset[str] = frozenset()
-    ignored: Mapping[tuple[Backend, DeploymentMode], Mapping[str, str]] = field(
-        default_factory=dict
-    )
+    ignored: Mapping[Backend, Mapping[str, str]] = field(default_factory=dict)
     unread_without_sla: Mapping[str, str] = field(default_factory=dict)
+    unrepresentable_scalars: Mapping[str, str] = field(
+        default_factory=lambda: {"offload_batch_size": "there are no batches"}
+    )
     steps: Callable[[Sample, Role, Steps], StepTimes | str] = scaling
     planner_problem: str | None = None
-    windows: Sequence[Window] = ()
+    windows: Sequence[WindowLoad] = ()
     asked_for_capacity: list[tuple[str, Role, ParallelShape, int]] = field(default_factory=list)
     probed: list[Sample] = field(default_factory=list)
 
     def model_facts(self, model: str) -> ModelFacts:
         if model == "unknown":
             raise UnknownModelError("model 'unknown' is unknown")
+        # No node holds the experts of a MoE model twice.
+        weights = 10**12 if self.is_moe else 10**9
         return ModelFacts(
-            model, "AnyForCausalLM", self.is_moe, self.max_context, 10**9, self.extension
+            model, "AnyForCausalLM", self.is_moe, self.max_context, weights, self.extension
         )
 
     def hardware_facts(self, sku: str) -> HardwareFacts:
@@ -90,9 +93,6 @@ class FakeEngine:
         if backend in self.unmeasured:
             raise NoPerfDatabaseError(f"no performance data for {backend} on {sku}")
         return f"{backend} 1.0"
-
-    def needs_wide_ep(self, model: ModelFacts, hardware: HardwareFacts) -> bool:
-        return model.is_moe and hardware.gpus_per_node == 8
 
     def kv_tokens_per_rank(self, sample: Sample, role: Role) -> int:
         prefix = "" if role == "agg" else f"{role}_"
@@ -115,32 +115,20 @@ class FakeEngine:
     ) -> Sequence[StepTimes | str]:
         return [self.steps(sample, role, steps) for sample, role in workers]
 
-    def ignored_knobs(self, backend: Backend, mode: DeploymentMode) -> Mapping[str, str]:
-        return self.ignored.get((backend, mode), {})
+    def ignored_knobs(self, backend: Backend) -> Mapping[str, str]:
+        return self.ignored.get(backend, {})
 
     def unread_planner_knobs(self, planner_target: PlannerTarget) -> Mapping[str, str]:
         return {} if planner_target == "sla" else self.unread_without_sla
 
-    def unrepresentable_scalars(self) -> Mapping[str, str]:
-        return {"offload_batch_size": "there are no batches"}
-
     def check_planner_fields(self, fields: Mapping[str, JsonValue]) -> str | None:
         return self.planner_problem
 
-    def trace_windows(self, path: Path, interval_seconds: int) -> Sequence[Window]:
+    def trace_windows(self, path: Path, interval_seconds: int) -> Sequence[WindowLoad]:
         return self.windows
 
     def make_predictor(self, fields: Mapping[str, JsonValue], interval_seconds: int) -> Predictor:
         return LastValue(1.0 if fields["load_predictor_log1p"] else 2.0)
-
-
-@dataclass(frozen=True)
-class SteadyWindow:
-    """A window of a load that never changes."""
-
-    requests: float = 10.0
-    mean_isl: float = 100.0
-    mean_osl: float = 20.0
 
 
 @dataclass

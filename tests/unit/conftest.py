@@ -239,7 +239,6 @@ def make_sweep_plan(
             warnings=(),
             model=ModelFacts("a/model", "AnyForCausalLM", False, 8192, 10**9),  # noqa: FBT003  # dense
             hardware=HardwareFacts("some_gpu", 8, 10**11),
-            needs_wide_ep=False,
             longest_sequence=8192,
             capacity=capacity,
             predictors=LoadPredictorResult(),

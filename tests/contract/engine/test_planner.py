@@ -15,7 +15,7 @@ from schemas.presets import (
     expand_load_predictor,
 )
 from spica_async.engine.planner import (
-    TraceWindow,
+    WindowLoad,
     check_planner_fields,
     make_predictor,
     trace_windows,
@@ -130,10 +130,10 @@ def _write(path: Path, rows: list[tuple[float, int, int]]) -> Path:
 def test_windows_hold_requests_and_mean_lengths_and_keep_empty_ones(tmp_path: Path) -> None:
     path = _write(tmp_path / "t.jsonl", [(0, 100, 10), (59_999, 300, 30), (180_000, 50, 5)])
     assert trace_windows(path, 60) == [
-        TraceWindow(requests=2, mean_isl=200.0, mean_osl=20.0),
-        TraceWindow(requests=0, mean_isl=0.0, mean_osl=0.0),
-        TraceWindow(requests=0, mean_isl=0.0, mean_osl=0.0),
-        TraceWindow(requests=1, mean_isl=50.0, mean_osl=5.0),
+        WindowLoad(requests=2, isl=200.0, osl=20.0),
+        WindowLoad(requests=0, isl=0.0, osl=0.0),
+        WindowLoad(requests=0, isl=0.0, osl=0.0),
+        WindowLoad(requests=1, isl=50.0, osl=5.0),
     ]
 
 

@@ -12,8 +12,8 @@ import pytest
 from schemas.messages import TraceLoad
 from schemas.presets import LOAD_PREDICTORS
 from schemas.search_space import CompositeEntry
-from spica_async.engine.planner import make_predictor, trace_windows
-from spica_async.plan.load_forecast import WindowLoad, _Forecaster, sweep_load_predictor
+from spica_async.engine.planner import WindowLoad, make_predictor, trace_windows
+from spica_async.plan.load_forecast import _Forecaster, sweep_load_predictor
 from spica_async.traces.arrivals import windows_by_interval
 from spica_async.traces.check import check_trace
 from spica_async.traces.synth import SynthConfig, write_trace

@@ -278,10 +278,10 @@ def test_the_engine_does_not_hear(replays: Replays, case: Case) -> None:
 
 
 def test_the_table_of_ignored_knobs_names_what_no_replay_heard() -> None:
-    assert set(ignored_knobs("vllm", "agg")) == {"disk_cache_hit_weight"}
+    assert set(ignored_knobs("vllm")) == {"disk_cache_hit_weight"}
     # Offload is refused for these two, so that nothing is ever found on a host.
     for backend in ("sglang", "trtllm"):
-        assert set(ignored_knobs(backend, "disagg")) == {
+        assert set(ignored_knobs(backend)) == {
             "disk_cache_hit_weight",
             "host_cache_hit_weight",
         }

@@ -29,7 +29,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def _write(origin: Origin, target: Path) -> None:
     """What any number of processes may do at once, and of which each leaves a mark."""
-    with (target.parent.parent / "written").open("a") as file:
+    with (target.parents[2] / "written").open("a") as file:
         file.write(f"{origin.sku} {origin.backend} {origin.version}\n")
     time.sleep(0.05)
     (target / "whole").touch()

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 from schemas.messages import TraceLoad
 from schemas.search_space import CompositeEntry
+from spica_async.engine.planner import WindowLoad
 from spica_async.plan.load_forecast import (
     EntryLoss,
     LoadPredictorResult,
-    WindowLoad,
     predictor_without_sweep,
     sweep_load_predictor,
     throughput_intervals,
@@ -28,15 +28,7 @@ from spica_async.plan.load_forecast import (
 )
 from spica_async.traces.arrivals import windows_by_interval
 
-
-@dataclass(frozen=True)
-class Window:
-    requests: float
-    mean_isl: float
-    mean_osl: float
-
-
-IDLE = Window(0, 0, 0)
+IDLE = WindowLoad(0, 0, 0)
 
 
 @dataclass
@@ -85,12 +77,12 @@ class Factory:
 
 
 def sweep(
-    factory: Factory, entries: Sequence[CompositeEntry], windows: Sequence[Window]
+    factory: Factory, entries: Sequence[CompositeEntry], windows: Sequence[WindowLoad]
 ) -> LoadPredictorResult:
     return sweep_load_predictor(entries, [180], {180: windows}, factory)
 
 
-LOADS = [Window(10 + n % 3, 1000 + 10 * n, 100 - n) for n in range(12)]
+LOADS = [WindowLoad(10 + n % 3, 1000 + 10 * n, 100 - n) for n in range(12)]
 
 
 def e(forecast: float, actual: float) -> float:
@@ -146,13 +138,7 @@ def test_the_least_loss_wins_and_every_loss_is_kept() -> None:
     assert result.reason is None
     assert result.fallback_intervals == ()
     constant, arima, prophet = result.losses[180]
-    expected = [
-        window_loss(
-            WindowLoad(before.requests, before.mean_isl, before.mean_osl),
-            WindowLoad(after.requests, after.mean_isl, after.mean_osl),
-        )
-        for before, after in pairwise(LOADS)
-    ]
+    expected = [window_loss(before, after) for before, after in pairwise(LOADS)]
     assert arima == EntryLoss("arima_raw", math.fsum(expected) / 11)
     assert constant.loss > arima.loss
     assert prophet.problem == "KeyError: 'prophet'"
@@ -193,8 +179,8 @@ def test_a_dict_entry_wins_as_it_was_given() -> None:
 def test_intervals_are_scored_apart_and_each_entry_is_reported() -> None:
     # The long windows repeat; the short ones alternate, where a mean does better.
     windows = {
-        180: [Window(1 if n % 2 else 100, 100, 10) for n in range(20)],
-        600: [Window(1 if n < 10 else 100, 100, 10) for n in range(20)],
+        180: [WindowLoad(1 if n % 2 else 100, 100, 10) for n in range(20)],
+        600: [WindowLoad(1 if n < 10 else 100, 100, 10) for n in range(20)],
     }
     factory = Factory(constant=lambda: Fake(last), arima=lambda: Fake(mean))
     reported: list[tuple[int, EntryLoss]] = []
@@ -221,15 +207,15 @@ def test_each_series_has_a_predictor_that_forecasts_before_it_observes() -> None
 
     requests, isl, osl = factory.of("constant")
     assert requests.observed == [window.requests for window in LOADS]
-    assert isl.observed == [window.mean_isl for window in LOADS]
-    assert osl.observed == [window.mean_osl for window in LOADS]
+    assert isl.observed == [window.isl for window in LOADS]
+    assert osl.observed == [window.osl for window in LOADS]
     for fake in (requests, isl, osl):
         assert fake.asked_after == list(range(1, 12))
 
 
 def test_all_are_scored_from_the_slowest_warm_up_on() -> None:
     # Only the window after three others is off; an entry that is scored on it has a loss.
-    windows = [Window(5, 100, 10)] * 3 + [Window(50, 100, 10)] + [Window(50, 100, 10)] * 4
+    windows = [WindowLoad(5, 100, 10)] * 3 + [WindowLoad(50, 100, 10)] * 5
     fast = "constant_last"
     scored_on_it = sweep(
         Factory(constant=lambda: Fake(last), arima=lambda: Fake(nothing, 3)),
@@ -271,7 +257,7 @@ def test_of_a_long_trace_a_part_is_forecast_evenly_and_all_of_it_is_observed() -
         asked.append(len(observed))
         return observed[-1]
 
-    loads = [Window(n, 100, 10) for n in range(1, 1001)]
+    loads = [WindowLoad(n, 100, 10) for n in range(1, 1001)]
     fakes: list[Fake] = []
 
     def made() -> Fake:
@@ -304,7 +290,7 @@ def test_nothing_is_forecast_of_a_single_window() -> None:
 
 def test_idle_windows_are_kept_and_carry_the_lengths() -> None:
     factory = Factory(constant=lambda: Fake(last))
-    windows = [Window(4, 900, 90), IDLE, IDLE, Window(6, 800, 80)]
+    windows = [WindowLoad(4, 900, 90), IDLE, IDLE, WindowLoad(6, 800, 80)]
 
     result = sweep(factory, ["constant_last"], windows)
 
@@ -321,7 +307,7 @@ def test_idle_windows_are_kept_and_carry_the_lengths() -> None:
 def test_idle_windows_before_any_request_have_no_lengths_to_carry() -> None:
     factory = Factory(constant=lambda: Fake(last))
 
-    sweep(factory, ["constant_last"], [IDLE, Window(4, 900, 90), IDLE])
+    sweep(factory, ["constant_last"], [IDLE, WindowLoad(4, 900, 90), IDLE])
 
     assert [fake.observed for fake in factory.of("constant")] == [
         [0, 4, 0],
@@ -488,16 +474,16 @@ def test_windows_are_made_of_the_arrivals_as_replayed(tmp_path: Path, speedup: f
     )
     asked: list[tuple[int, list[dict[str, Any]]]] = []
 
-    def trace_windows(replayed: Path, interval_seconds: int) -> list[Window]:
+    def trace_windows(replayed: Path, interval_seconds: int) -> list[WindowLoad]:
         lines = [json.loads(text) for text in replayed.read_text().splitlines()]
         asked.append((interval_seconds, lines))
-        return [Window(interval_seconds, 1, 1)]
+        return [WindowLoad(interval_seconds, 1, 1)]
 
     windows = windows_by_interval(
         trace_load(path, arrival_speedup_ratio=speedup, block_size=32), [180, 600], trace_windows
     )
 
-    assert windows == {180: [Window(180, 1, 1)], 600: [Window(600, 1, 1)]}
+    assert windows == {180: [WindowLoad(180, 1, 1)], 600: [WindowLoad(600, 1, 1)]}
     expected = [
         {"timestamp": t / speedup, "input_length": i, "output_length": 8}
         for t, i in ((2_500, 16), (0, 17), (5_000, 18))
@@ -516,7 +502,7 @@ def test_windows_of_a_trace_without_end_are_bounded(tmp_path: Path) -> None:
     )
     seen: dict[int, list[float]] = {}
 
-    def trace_windows(replayed: Path, interval_seconds: int) -> list[Window]:
+    def trace_windows(replayed: Path, interval_seconds: int) -> list[WindowLoad]:
         rows = [json.loads(text) for text in replayed.read_text().splitlines()]
         seen[interval_seconds] = [row["timestamp"] for row in rows]
         return []

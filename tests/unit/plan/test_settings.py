@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.planning import FakeEngine, SteadyWindow, plan, refusal
+from support.planning import FakeEngine, plan, refusal
 
 from schemas.messages import TraceLoad
 from schemas.presets import COMPOSITE_PRESETS
 from schemas.search_space import SEARCH_CHOICES
 from spica_async.engine.context import ContextExtension
+from spica_async.engine.planner import WindowLoad
 from spica_async.plan.describe import describe_parameter, describe_plan
 from spica_async.plan.types import SweepPlan
 from spica_async.space.parameters import CategoricalParameter, DiscreteParameter, FloatParameter
@@ -166,7 +167,7 @@ def test_a_default_that_is_not_the_backends_own_is_shown() -> None:
 
 
 def test_a_knob_that_the_engine_ignores_is_an_error_once_it_was_set() -> None:
-    engine = FakeEngine(ignored={("vllm", "agg"): {"agg_max_num_seqs": "is not replayed"}})
+    engine = FakeEngine(ignored={"vllm": {"agg_max_num_seqs": "is not replayed"}})
     assert refusal({"agg_max_num_seqs": [512]}, engine) == (
         "search_space.agg_max_num_seqs: is not replayed; remove it"
     )
@@ -202,7 +203,7 @@ def test_a_scalar_without_a_counterpart_in_the_engine_is_an_error() -> None:
 
 
 def test_a_knob_that_one_backend_ignores_stays() -> None:
-    engine = FakeEngine(ignored={("sglang", "agg"): {"agg_max_num_seqs": "is not replayed"}})
+    engine = FakeEngine(ignored={"sglang": {"agg_max_num_seqs": "is not replayed"}})
     found = plan({"backend": ["vllm", "sglang"], "agg_max_num_seqs": [256, 512]}, engine)
     assert "agg_max_num_seqs" in {knob.name for knob in found.branches[0].knobs}
     assert found.branches[0].ignored == {
@@ -265,7 +266,7 @@ def test_a_trace_is_forecast_for_each_interval_and_every_loss_is_described(
             "planner_scaling_policy": ["throughput_600_5", "hybrid_180_5"],
             "load_predictor_candidates": predictors,
         },
-        FakeEngine(windows=[SteadyWindow()] * 4),
+        FakeEngine(windows=[WindowLoad(10, 100, 20)] * 4),
         trace,
         workload={"trace_path": "a.jsonl"},
         goal={"target": "goodput", "sla": {"ttft_ms": 1.0, "itl_ms": 1.0}},
@@ -286,7 +287,7 @@ def test_a_predictor_that_stands_in_is_warned_of(
 ) -> None:
     found = plan(
         {"planner_scaling_policy": ["throughput_600_5"]},
-        FakeEngine(windows=[SteadyWindow()] * windows),
+        FakeEngine(windows=[WindowLoad(10, 100, 20)] * windows),
         trace,
         workload={"trace_path": "a.jsonl"},
         goal={"target": "goodput", "sla": {"ttft_ms": 1.0, "itl_ms": 1.0}},
