@@ -46,10 +46,15 @@ _CONFIG: Final = """
 [{{rabbit, [
   {{tcp_listeners, [{{"127.0.0.1", {port}}}]}},
   {{consumer_timeout, {consumer_timeout_ms}}},
+  {{channel_tick_interval, {tick_ms}}},
   {{vm_memory_high_watermark, {{absolute, {memory_limit}}}}},
   {{disk_free_limit, 50000000}}
 ]}}].
 """
+
+# How often a channel looks whether a consumer has held a message for too long. RabbitMQ's own
+# minute is shortened for a node whose consumers may not hold one for that long.
+_LONGEST_TICK_SECONDS: Final = 60.0
 
 # As in vm_memory_high_watermark, in bytes; and a limit that any node is above.
 _MEMORY_LIMIT: Final = 2 * 1024**3
@@ -110,8 +115,8 @@ class BrokerNode:
     Methods block and may be called from any thread, one at a time. After `stop` or `kill`, `start`
     continues on the same port with the same data.
 
-    `consumer_timeout_seconds` is how long a consumer may hold a message, looked at once a minute;
-    `file_limit` is the number of files and sockets that the node may have open (none: as here).
+    `consumer_timeout_seconds` is how long a consumer may hold a message; `file_limit` is the number
+    of files and sockets that the node may have open (none: as here).
     """
 
     def __init__(
@@ -387,6 +392,7 @@ class BrokerNode:
         config = _CONFIG.format(
             port=self.port,
             consumer_timeout_ms=int(consumer_timeout_seconds * 1000),
+            tick_ms=int(min(consumer_timeout_seconds / 4, _LONGEST_TICK_SECONDS) * 1000),
             memory_limit=_MEMORY_LIMIT,
         )
         (folder / "rabbitmq.config").write_text(config)
