@@ -10,6 +10,12 @@ from typing import Any
 import pytest
 from support.commands import Finished, Spica, WriteConfig, run_here, small_sweep
 
+from schemas.config import SmartSearchConfig
+from spica_async.errors import InputError
+from spica_async.plan.answers import Answers
+from spica_async.plan.build import plan_sweep
+from spica_async.plan.installed import InstalledEngine
+
 GOODPUT = {"target": "goodput", "sla": {"ttft_ms": 2000.0, "itl_ms": 50.0}}
 
 # What can be seen in the file itself; each message must name the field.
@@ -49,6 +55,16 @@ IN_THE_FILE: list[tuple[str, dict[str, Any], list[str]]] = [
 # What only the engine can tell.
 FROM_THE_ENGINE: list[tuple[str, dict[str, Any], list[str]]] = [
     ("model", {"search_space__model_name": "nobody/no-model"}, ["model_name", "nobody/no-model"]),
+    (
+        "requests that need another context",
+        {"search_space__context_length": None, "workload__isl": 100_000},
+        ["workload.isl", "100032", "40960", "context_length may be up to 131072", "YaRN"],
+    ),
+    ("request too long", {"workload__isl": 4090}, ["workload.isl", "4122", "4096"]),
+]
+
+# What only the engine can tell, and the planner of a sweep asks it.
+FROM_PLANNING: list[tuple[str, dict[str, Any], list[str]]] = [
     ("SKU", {"search_space__hardware_sku": "h900"}, ["hardware_sku", "h900", "h200_sxm"]),
     (
         "budget",
@@ -74,12 +90,6 @@ FROM_THE_ENGINE: list[tuple[str, dict[str, Any], list[str]]] = [
         },
         ["search_space.context_length", "131072", "no server starts with it"],
     ),
-    (
-        "requests that need another context",
-        {"search_space__context_length": None, "workload__isl": 100_000},
-        ["workload.isl", "100032", "40960", "context_length may be up to 131072", "YaRN"],
-    ),
-    ("request too long", {"workload__isl": 4090}, ["workload.isl", "4122", "4096"]),
     (
         "planner field",
         {
@@ -117,6 +127,22 @@ def test_a_configuration(
     finished = spica("run", write_config(small_sweep(**changes)))
 
     assert_one_error(tmp_path, finished, words)
+
+
+# A command plans in a process of its own, which is started above often enough.
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [case[1:] for case in FROM_PLANNING],
+    ids=[case[0] for case in FROM_PLANNING],
+)
+def test_a_plan(changes: dict[str, Any], words: list[str]) -> None:
+    config = SmartSearchConfig.model_validate(small_sweep(**changes))
+
+    with pytest.raises(InputError) as refused:
+        plan_sweep(config, InstalledEngine(Answers()), None, lambda _: None)
+
+    for word in words:
+        assert word in str(refused.value)
 
 
 def test_a_missing_file(spica: Spica, tmp_path: Path) -> None:

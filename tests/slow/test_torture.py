@@ -21,7 +21,7 @@ async def test_a_hundred_kills_change_nothing(broker: BrokerNode, tmp_path: Path
         sqlite_url(tmp_path / "journal.sqlite3"),
         seed=1,
         kills=100,
-        per_branch=300,
+        per_branch=200,
     )
     assert figures.kills.total() >= 100
     assert set(figures.kills) == {"coordinator", "worker", "broker"}

@@ -90,42 +90,43 @@ def test_a_planner_starts_from_them_alike(tmp_path: Path) -> None:
     assert ours.report == plain.report
 
 
-def _measured() -> list[tuple[str, str, str]]:
-    """Each system and backend with its version."""
+def _measured_on(backend: str) -> list[Origin]:
+    """The tables of each system that there are measurements of."""
     found = []
     for sku in facts.known_skus():
-        for backend in BACKENDS:
-            try:
-                found.append((sku, backend, facts.backend_version(sku, backend)))
-            except facts.NoPerfDatabaseError:
-                continue
+        try:
+            version = facts.backend_version(sku, backend)
+        except facts.NoPerfDatabaseError:
+            continue
+        found.append(Origin(facts.systems_folder(sku), sku, backend, version))
     return found
 
 
-def _looked_up(sku: str, backend: str, version: str, systems: Path) -> dict[str, Any]:
+def _looked_up(origin: Origin, systems: Path) -> dict[str, Any]:
     """Every table as the engine folds it from its rows, and how it counts kernels' rows."""
     views = runtime.load("aisimulate_core.sdk.engine_table_view")
     databases = runtime.load("aisimulate_core.sdk.perf_database")
-    database = databases.get_database(sku, backend, version, systems_paths=[str(systems)])
-    engine = views._probe_engine_handle(database)._engine
-    tables = {name: engine.table_view_json(name) for name in views.VIEW_KEY_LAYERS}
+    database = databases.get_database(
+        origin.sku, origin.backend, origin.version, systems_paths=[str(systems)]
+    )
+    tables = {name: views.fetch_table_view(database, name) for name in views.VIEW_KEY_LAYERS}
     density = {
-        (name, shared): views.fetch_attention_lane_density(database, name, shared_layer=shared)
+        f"{name} {shared}": views.fetch_attention_lane_density(database, name, shared_layer=shared)
         for name in ("_context_attention_data", "_generation_attention_data")
         for shared in (True, False)
     }
-    return tables | {str(key): value for key, value in density.items()}
+    return tables | density
 
 
-def test_every_table_of_every_system_holds_the_same(tmp_path: Path) -> None:
-    for sku, backend, version in _measured():
-        systems = facts.systems_folder(sku)
-        target = tmp_path / f"{sku}-{backend}"
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_every_table_of_every_system_holds_the_same(backend: str, tmp_path: Path) -> None:
+    for origin in _measured_on(backend):
+        target = tmp_path / origin.sku
         target.mkdir()
-        write_tables(Origin(systems, sku, backend, version), target)
-        theirs = _looked_up(sku, backend, version, systems)
-        ours = _looked_up(sku, backend, version, target)
-        assert [name for name in theirs if theirs[name] is not None], (sku, backend)
+        write_tables(origin, target)
+        theirs = _looked_up(origin, origin.systems)
+        ours = _looked_up(origin, target)
+        assert [name for name in theirs if theirs[name] is not None], origin
         differing = [name for name in theirs if theirs[name] != ours[name]]
-        assert not differing, (sku, backend)
+        assert not differing, origin
         runtime.load("aisimulate_core.sdk.operations.base").clear_all_op_caches()

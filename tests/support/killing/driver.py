@@ -1,12 +1,14 @@
 """Runs sweeps with the random profile, each in a process with a moment at which it is to die.
 
 Reads one JSON object per line, a `Command`, and answers each with one, an `Answer`. The libraries
-are loaded once: every sweep runs in a fork of this process.
+are loaded and a sweep is planned once: every sweep runs in a fork of this process.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
+import importlib
 import json
 import os
 import signal
@@ -45,6 +47,8 @@ from spica_async.service.jobs import new_sweep
 
 FINGERPRINT: Final = "engine"
 _LEASE_SECONDS: Final = 30.0
+# SQLAlchemy loads one when a database is first opened: in each fork anew, if it is not here.
+_DIALECTS: Final = ("sqlalchemy.dialects.sqlite", "sqlalchemy.dialects.postgresql.asyncpg")
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,7 @@ class Command:
     per_branch: int | None = None
 
 
+@functools.cache
 def sweep_plan(schedule: str) -> SweepPlan:
     """Two branches of 2 rounds of 3 candidates each, with failures and duplicates among them."""
     return plan(
@@ -97,6 +102,7 @@ def sweep_plan(schedule: str) -> SweepPlan:
     )
 
 
+@functools.cache
 def long_plan(per_branch: int) -> SweepPlan:
     """Two branches of so many candidates each, all that there are of several times as many."""
     return plan(
@@ -118,6 +124,12 @@ def long_plan(per_branch: int) -> SweepPlan:
     )
 
 
+def _planned(command: Command) -> SweepPlan:
+    if command.per_branch is None:
+        return sweep_plan(command.schedule)
+    return long_plan(command.per_branch)
+
+
 class _ImpatientEvaluations(Evaluations):
     """Looks after its requests so often that a test need not wait for it."""
 
@@ -129,10 +141,7 @@ async def _run(command: Command) -> None:
     sweep_run.Evaluations = _ImpatientEvaluations  # type: ignore[attr-defined]  # imported there
     lease = Lease(this_owner(), _LEASE_SECONDS)
     root = Path(command.root)
-    if command.per_branch is None:
-        found = sweep_plan(command.schedule)
-    else:
-        found = long_plan(command.per_branch)
+    found = _planned(command)
     async with AsyncExitStack() as stack:
         journal = await stack.enter_async_context(SqlJournal.open(command.journal))
         past = PastRuns()
@@ -216,6 +225,7 @@ def _in_child(command: Command, report: int) -> int:
 
 
 def _answer(command: Command) -> dict[str, Any]:
+    _planned(command)
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -238,6 +248,8 @@ def _answer(command: Command) -> dict[str, Any]:
 
 def main() -> None:
     """Answer until there is nothing more to read."""
+    for dialect in _DIALECTS:
+        importlib.import_module(dialect)
     for line in sys.stdin:
         print(json.dumps(_answer(Command(**json.loads(line)))), flush=True)  # noqa: T201  # the answer
 

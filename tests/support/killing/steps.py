@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
-from typing import Any
+from typing import Any, Final
 
 from spica_async.bus.memory import MemoryBus
 from spica_async.bus.rabbitmq.bus import RabbitBus
@@ -15,6 +15,16 @@ from spica_async.evaluate import in_flight, messages
 from spica_async.journal.sql import SqlJournal
 from spica_async.optimizer.random_sampler import RandomSampler
 from spica_async.report.folder_writer import FolderWriter
+
+JOURNAL: Final = ("create", "take", "append", "give_back")
+BUS: Final = ("publish", "broadcast", "delete_queue")
+SAMPLER: Final = ("ask", "place", "observe", "restore")
+FOLDER: Final = ("evaluated", "resumed", "ended")
+
+
+def numbers_of(steps: Sequence[str], *, without: Collection[str] = ()) -> list[int]:
+    """The numbers, from 1, of all steps but those around some methods."""
+    return [number for number, step in enumerate(steps, start=1) if step.split()[-1] not in without]
 
 
 @dataclass
@@ -55,14 +65,14 @@ class Steps:
 
     def watch_everything(self) -> None:
         """Take steps at all that a sweep does outside of its own memory, for good."""
-        for method in ("create", "take", "append", "give_back"):
+        for method in JOURNAL:
             self.around(SqlJournal, method)
         for bus in (MemoryBus, RabbitBus):
-            for method in ("publish", "broadcast", "delete_queue"):
+            for method in BUS:
                 self.around(bus, method)
-        for method in ("ask", "place", "observe", "restore"):
+        for method in SAMPLER:
             self.around(RandomSampler, method)
-        for method in ("evaluated", "resumed", "ended"):
+        for method in FOLDER:
             self.before(FolderWriter, method)
         acknowledge: Callable[[Any], Awaitable[None]] = messages.acknowledge
 

@@ -21,8 +21,8 @@ from support.killing.driver import Command
 
 _WORKERS: Final = 3
 _REPLAY_SECONDS: Final = 0.5
-_COORDINATOR_LIVES: Final = (0.3, 4.0)
-_OTHERS_PAUSE: Final = (0.2, 2.0)
+_COORDINATOR_LIVES: Final = (0.3, 2.5)
+_OTHERS_PAUSE: Final = (0.2, 1.2)
 _BROKER_SHARE: Final = 0.2
 
 
