@@ -24,7 +24,7 @@ def records_of(tmp_path: Path, result: dict[str, Any]) -> list[dict[str, Any]]:
 def test_a_later_sweep_gets_what_an_earlier_one_has_measured(
     spica: Spica, write_config: WriteConfig, tmp_path: Path
 ) -> None:
-    document = small_sweep(search_space__agg_max_num_seqs=[256, 512], sweep__max_rounds=2)
+    document = small_sweep(search_space__agg_max_num_seqs=[256, 512], sweep__max_rounds=3)
 
     def run(*options: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         finished = spica("run", write_config(document), "--json", *options)
