@@ -6,16 +6,12 @@ from collections.abc import Mapping, Sequence
 
 from schemas.messages import Sample
 from schemas.presets import COMPOSITE_MODELS
+from schemas.search_space import PinnedShape
 
 # What `deployment` already says, or what follows from it.
 _SAID = (
-    "tp",
-    "pp",
-    "attention_dp",
-    "moe_tp",
-    "moe_ep",
+    *PinnedShape.model_fields,
     "strategy",
-    "replicas",
     "used_gpus",
     "backend",
     "deployment_mode",

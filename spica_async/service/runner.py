@@ -311,10 +311,7 @@ class SweepRunner:
             try:
                 await run_job(job, context, running.stop)
             except BaseExceptionGroup as group:
-                cause = first_cause(group)
-                if isinstance(cause, SpicaError):
-                    raise cause from group
-                raise
+                raise first_cause(group) from group
 
     async def _fail(self, sweep_id: str, reason: str) -> None:
         log.error("sweep.failed", sweep=sweep_id, reason=reason)
