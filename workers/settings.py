@@ -98,17 +98,7 @@ def checked_slots(asked: int | None) -> int:
     Raises:
         InputError: the memory is not enough for a small replay in each that was asked for.
     """
-    fitting = slots_that_fit()
+    fitting = max(1, free_memory() // _SMALL_REPLAY_BYTES)
     if asked is not None and asked > fitting:
         raise InputError(f"--slots: the memory that is free now is enough for {fitting}")
     return asked or min(default_slots(), fitting)
-
-
-def slots_that_fit() -> int:
-    """How many slots the memory that is available now leaves enough for a small replay each."""
-    return max(1, memory_share(1) // _SMALL_REPLAY_BYTES)
-
-
-def memory_share(slots: int) -> int:
-    """The bytes of one slot when the memory that is available now is shared among all."""
-    return free_memory() // slots

@@ -12,6 +12,7 @@ from schemas.control import RollCall
 from spica_async.bus.counted import CountedWarnings
 from spica_async.bus.port import Bus, Message
 from spica_async.bus.topology import requests_queue
+from spica_async.processes.memory import free_memory
 from workers.handling import Handler, Shared
 from workers.holdings import Holdings
 from workers.memory import FootprintEstimator, MemoryGuard
@@ -19,7 +20,7 @@ from workers.messages import Malformation, MalformedMessageError, parse_order
 from workers.port import ChildStartError, EvaluationSlot, SlotStatistics
 from workers.presence import Presence
 from workers.serving import SlotServer
-from workers.settings import WorkerOptions, memory_share
+from workers.settings import WorkerOptions
 from workers.slot import Slot
 
 log = structlog.get_logger(__name__)
@@ -58,7 +59,7 @@ class Supervisor:
     ) -> None:
         if options.slots < 1:
             raise ValueError(f"slots is {options.slots}, below 1")
-        limit = memory_limit_bytes or memory_share(options.slots)
+        limit = memory_limit_bytes or free_memory() // options.slots
         self.stopping = stopping or asyncio.Event()
         self._drain_seconds = options.drain_seconds
         self._log = log.bind(worker=options.name)

@@ -8,6 +8,7 @@ from pathlib import Path, PurePosixPath
 import psutil
 import pytest
 
+from spica_async.errors import InputError
 from spica_async.processes import container
 from spica_async.processes.container import (
     allowed_cores,
@@ -16,6 +17,7 @@ from spica_async.processes.container import (
     parse_group,
     parse_memory,
 )
+from spica_async.processes.memory import free_memory
 from workers import settings
 
 MIB = 2**20
@@ -145,15 +147,16 @@ def test_without_control_groups_there_is_no_limit(tmp_path: Path) -> None:
 
 
 class TestShares:
-    def test_a_containers_memory_is_shared_if_it_is_less_than_the_machines(
+    def test_a_containers_memory_counts_if_it_is_less_than_the_machines(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(container, "available_memory", lambda: 1000 * MIB)
-        assert settings.memory_share(1) == 900 * MIB
-        assert settings.memory_share(3) == 300 * MIB
-        assert settings.slots_that_fit() == 1
+        assert free_memory() == 900 * MIB
+        assert settings.checked_slots(None) == 1
+        with pytest.raises(InputError, match="is enough for 1$"):
+            settings.checked_slots(2)
         monkeypatch.setattr(container, "available_memory", lambda: 2**60)
-        assert settings.memory_share(1) <= psutil.virtual_memory().total
+        assert free_memory() <= psutil.virtual_memory().total
 
     @pytest.mark.parametrize(
         ("quota", "slots"), [(None, 4), (0.5, 1), (1.9, 1), (2.5, 2), (64.0, 4)]

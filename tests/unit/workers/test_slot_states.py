@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from workers.settings import default_slots, memory_share
 from workers.slot import TRANSITIONS, SlotState
 
 
@@ -12,8 +11,3 @@ def test_a_busy_slot_was_idle_and_a_child_is_ended_before_the_next_starts() -> N
 
     assert ways_to(SlotState.BUSY) == {SlotState.IDLE}
     assert ways_to(SlotState.STARTING) == {SlotState.EMPTY}
-
-
-def test_slots_share_the_memory_that_is_there() -> None:
-    assert default_slots() >= 1
-    assert 0 < memory_share(4) < memory_share(1)
