@@ -105,6 +105,19 @@ def test_anything_else_makes_none(
     assert judge_report(measurement) == Judged(verdict)
 
 
+def test_failures_are_one_and_the_same_if_all_that_is_said_of_them_is() -> None:
+    failure = Verdict("failed", "replay_error", "it broke")
+    assert failure.signature == Verdict("failed", "replay_error", "it broke").signature
+    others = [
+        Verdict("infeasible", "replay_error", "it broke"),
+        Verdict("failed", "time_limit", "it broke"),
+        Verdict("failed", "replay_error", "it broke at 7"),
+        Verdict("failed", "replay_error"),
+    ]
+    assert failure.signature not in {other.signature for other in others}
+    assert others[-1].signature == Verdict("failed", "replay_error", "").signature
+
+
 def test_what_is_over_the_budget_is_no_candidate(judge_report: Callable[..., Judged]) -> None:
     judged = judge_report(feasible(mean_e2e_latency_ms=20.0), used_gpus=5)
     assert judged == Judged(Verdict("infeasible", "over_budget", "uses 5 GPUs of 4"))

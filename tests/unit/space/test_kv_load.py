@@ -171,6 +171,25 @@ def test_a_cache_that_holds_not_one_request_is_infeasible(
     assert resolved.facts["kv_load_concurrency_capacity"] == (0 if no_room else 1)
 
 
+def test_the_version_whose_measurements_time_its_steps_is_a_fact(
+    make_config: Callable[..., SmartSearchConfig],
+    make_space: Callable[..., BranchSpace],
+    make_context: Callable[..., SampleContext],
+) -> None:
+    config = make_config({"backend": ["sglang", "vllm"]})
+    branch = make_space(config)
+    context = make_context(config, branch)
+    selection = Selection("agg", "vllm", branch.pool[0], {})
+
+    def version_with(**versions: str) -> object:
+        changed = replace(context, backend_versions=versions)
+        resolved = resolve_kv_load(changed, selection, unroll_sample(changed, selection))
+        return resolved.facts.get("backend_version")
+
+    assert version_with(sglang="0.5", vllm="0.11") == "0.11"
+    assert version_with(sglang="0.5") is None
+
+
 def test_equal_concurrencies_are_one_sample_whatever_the_ratios(
     resolve: Callable[..., ResolvedSample],
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from typing import get_args
 
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.search_space import ROLES, Backend, DeploymentMode
+from spica_async.space.nearest import Nearest
 from spica_async.space.parameters import Assignment, FloatParameter
 from spica_async.space.pool import MenuPool, menu_pool
 from spica_async.space.product import PoolTooLargeError, ProductPool, enumerate_pool
@@ -66,6 +68,8 @@ def test_it_is_projected_onto_as_if_every_configuration_were_looked_at(data: st.
     plain = ParallelConfigProjector(menu, gpu_budget=budget)
     assert quick.parameters == plain.parameters
     assert len(pool) == len(menu) == len(pool.indices) == len(pool.legal)
+    for whole, blocks in ((menu.indices, menu.index_blocks()), (menu.legal, menu.legal_blocks())):
+        np.testing.assert_array_equal(np.concatenate(list(blocks)), whole)
     for backend in menu.backends:
         assert pool.count(backend) == menu.count(backend) == len(pool.legal_indices(backend))
         request = data.draw(requests(quick))
@@ -131,6 +135,18 @@ def test_millions_of_configurations_are_searched_without_being_made() -> None:
     assert found.used_gpus == pytest.approx(0.7301 * 1152, abs=8)
     # Neither its rows nor the deployments that it pairs.
     assert not {"indices", "legal", "deployments"} & vars(pool).keys()
+
+
+@pytest.mark.parametrize("share", [(-1.0, 0.0), (1.0, 2.0)])
+def test_no_configuration_leaves_a_role_without_gpus(share: tuple[float, float]) -> None:
+    shapes = dict.fromkeys(ROLES["disagg"], {SHAPES[0]})
+    pool = enumerate_pool(ROLES["disagg"], {"vllm": shapes}, gpu_budget=8)
+    (kind,) = pool.kinds("vllm")
+    none = pool.within(kind, (1.0, 8.0), share)
+    assert none.shape == (0, 2)
+    nearest = Nearest(pool.roles)
+    nearest.consider(kind, none, np.empty(0))
+    assert nearest.distance == math.inf
 
 
 def test_a_role_of_a_million_replicas_is_refused() -> None:
