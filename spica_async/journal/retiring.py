@@ -21,7 +21,7 @@ _LOOK_SECONDS: Final = 3600.0
 log = structlog.get_logger(__name__)
 
 
-async def retire(journal: Journal, *, keep_days: float) -> int:
+async def retire(journal: Journal, *, keep_days: float, at_once: int = _AT_ONCE) -> int:
     """Remove the sweeps that ended before so many days, with their facts and events.
 
     Each is a transaction of its own, so that others that write meanwhile hardly wait. Folders of
@@ -30,6 +30,7 @@ async def retire(journal: Journal, *, keep_days: float) -> int:
     Args:
         journal: has the sweeps.
         keep_days: for how long what has ended is kept.
+        at_once: the number of sweeps that are listed by one query.
 
     Returns:
         How many were removed.
@@ -40,14 +41,14 @@ async def retire(journal: Journal, *, keep_days: float) -> int:
     removed = 0
     while True:
         found = await journal.long_ended(
-            RETIRED, for_seconds=keep_days * _DAY_SECONDS, limit=_AT_ONCE
+            RETIRED, for_seconds=keep_days * _DAY_SECONDS, limit=at_once
         )
         before = removed
         for sweep_id in found:
             # Somebody may have resumed or removed it meanwhile.
             with suppress(SweepTakenError, SweepUnknownError):
                 removed += await journal.remove(sweep_id, only_from=RETIRED)
-        if len(found) < _AT_ONCE or removed == before:
+        if len(found) < at_once or removed == before:
             return removed
 
 

@@ -53,30 +53,29 @@ async def test_of_a_repeatable_sample_the_latest_measurement_is_kept(cache: SqlR
     assert (await cache.stats()).measurements == 1
 
 
-@pytest.mark.parametrize(
-    ("throughputs", "median"),
-    [
-        ((5.0,), 5.0),
-        ((5.0, 7.0), 5.0),
-        ((7.0, 5.0), 5.0),
-        ((99.0, 5.0, 7.0), 7.0),
-        ((5.0, 1.0, 7.0, 99.0), 5.0),
+async def test_of_a_noisy_sample_the_lower_median_is_believed(cache: SqlResultCache) -> None:
+    cases = {
+        (5.0,): 5.0,
+        (5.0, 7.0): 5.0,
+        (7.0, 5.0): 5.0,
+        (99.0, 5.0, 7.0): 7.0,
+        (5.0, 1.0, 7.0, 99.0): 5.0,
         # Of nine the first is not kept any more.
-        ((1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0), 4.0),
-        ((9.0, 8.0, 7.0, 6.0, 5.0, 4.0, 3.0, 2.0, 1.0), 4.0),
-    ],
-)
-async def test_of_a_noisy_sample_the_lower_median_is_believed(
-    cache: SqlResultCache, throughputs: tuple[float, ...], median: float
-) -> None:
-    for throughput in throughputs:
-        await put(cache, "k", throughput, noisy=True)
-    cached = await cache.get("k")
-    assert cached is not None
-    assert (cached.measurement, cached.worker) == (measured(median), f"worker {median:g}")
-    assert cached.measured == len(throughputs)
-    stats = await cache.stats()
-    assert (stats.entries, stats.measurements) == (1, min(8, len(throughputs)))
+        (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0): 4.0,
+        (9.0, 8.0, 7.0, 6.0, 5.0, 4.0, 3.0, 2.0, 1.0): 4.0,
+    }
+    for throughputs, median in cases.items():
+        before = await cache.stats()
+        key = str(throughputs)
+        for throughput in throughputs:
+            await put(cache, key, throughput, noisy=True)
+        cached = await cache.get(key)
+        assert cached is not None
+        assert (cached.measurement, cached.worker) == (measured(median), f"worker {median:g}")
+        assert cached.measured == len(throughputs)
+        stats = await cache.stats()
+        assert stats.entries - before.entries == 1
+        assert stats.measurements - before.measurements == min(8, len(throughputs))
 
 
 async def test_refusals_of_a_noisy_sample_stand_below_what_was_measured(
@@ -201,7 +200,7 @@ from spica_async.evaluate.cache.opening import opened
 
 async def main():
     async with opened(sys.argv[1]) as cache:
-        for number in range(40):
+        for number in range(20):
             await put(cache, "shared", float(sys.argv[2]), noisy=True)
             await put(cache, f"{sys.argv[2]}-{number}")
             assert await cache.get("shared")
@@ -231,9 +230,9 @@ async def test_processes_share_it(url: str) -> None:
     async with SqlResultCache.open(url) as cache:
         cached = await cache.get("shared")
         assert cached is not None
-        assert cached.measured == 120
+        assert cached.measured == 60
         stats = await cache.stats()
-        assert (stats.entries, stats.measurements, stats.hits) == (121, 128, 121)
+        assert (stats.entries, stats.measurements, stats.hits) == (61, 68, 61)
 
 
 async def test_many_ask_and_answer_at_once(cache: SqlResultCache) -> None:
@@ -246,11 +245,11 @@ async def test_many_ask_and_answer_at_once(cache: SqlResultCache) -> None:
     assert (await cache.stats()).measurements == 8
 
 
-async def test_it_shares_a_database_with_a_journal(url: str) -> None:
-    async with SqlJournal.open(url) as journal, SqlResultCache.open(url) as cache:
+async def test_it_shares_a_database_with_a_journal(empty_url: str) -> None:
+    async with SqlJournal.open(empty_url) as journal, SqlResultCache.open(empty_url) as cache:
         await journal.create(NewSweep("one", "/results/one", "{}"), Lease("me", 60.0))
         await put(cache, "k")
-    async with SqlResultCache.open(url) as cache, SqlJournal.open(url) as journal:
+    async with SqlResultCache.open(empty_url) as cache, SqlJournal.open(empty_url) as journal:
         assert await kept(cache, "k") == 1.0
         assert await cache.prune(everything=True) == 1
         assert [row.sweep_id for row in await journal.sweeps()] == ["one"]

@@ -148,23 +148,23 @@ async def test_a_file_that_is_deleted_meanwhile_is_made_again(path: Path, logged
 
 
 async def test_one_of_a_newer_version_is_left_alone(
-    url: str, logged: Logged, monkeypatch: pytest.MonkeyPatch
+    empty_url: str, logged: Logged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     newer = (*STEPS, ("CREATE TABLE pictures (name TEXT NOT NULL PRIMARY KEY)",))
     with monkeypatch.context() as patch:
         patch.setattr(sql_module, "STEPS", newer)
-        async with SqlResultCache.open(url) as strict:
+        async with SqlResultCache.open(empty_url) as strict:
             await put(strict, "k")
     with pytest.raises(StorageVersionError):
-        async with SqlResultCache.open(url):
+        async with SqlResultCache.open(empty_url):
             pass
-    async with opened(url, retry_seconds=0) as cache:
+    async with opened(empty_url, retry_seconds=0) as cache:
         await put(cache, "l")
         assert await cache.get("k") is None
     assert events(logged) == ["result_cache.failed"]
     assert "newer spica-async" in logged[0]["error"]
     monkeypatch.setattr(sql_module, "STEPS", newer)
-    async with SqlResultCache.open(url) as strict:
+    async with SqlResultCache.open(empty_url) as strict:
         assert await kept(strict, "k") == 1.0
         assert await strict.get("l") is None
 

@@ -15,21 +15,22 @@ NEWER = (*STEPS, ("ALTER TABLE result_cache_entries ADD COLUMN colour TEXT",))
 """What a later version might make of today's."""
 
 
-async def test_the_steps_lead_to_the_tables_that_the_program_uses(cache: SqlResultCache) -> None:
-    assert await cache.database.read(look_at) == {
-        name: [(column.name, column.nullable, column.primary_key) for column in table.columns]
-        for name, table in metadata.tables.items()
-    }
+async def test_the_steps_lead_to_the_tables_that_the_program_uses(empty_url: str) -> None:
+    async with SqlResultCache.open(empty_url) as cache:
+        assert await cache.database.read(look_at) == {
+            name: [(column.name, column.nullable, column.primary_key) for column in table.columns]
+            for name, table in metadata.tables.items()
+        }
 
 
 async def test_an_older_one_is_brought_up_to_date_with_nothing_lost(
-    url: str, monkeypatch: pytest.MonkeyPatch
+    empty_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with SqlResultCache.open(url) as cache:
+    async with SqlResultCache.open(empty_url) as cache:
         await put(cache, "k")
     monkeypatch.setattr(sql_module, "STEPS", NEWER)
     for _ in range(2):
-        async with SqlResultCache.open(url) as cache:
+        async with SqlResultCache.open(empty_url) as cache:
             assert await kept(cache, "k") == 1.0
             version = await cache.database.read(lambda found: version_of(found, version_table))
             assert version == len(NEWER)

@@ -9,8 +9,7 @@ import pytest
 from support.journals import LONG, fact, new_sweep, numbers_that_count, some_facts
 
 from spica_async.journal.port import Journal, Lease
-
-from .conftest import OpenJournal
+from spica_async.journal.sql import SqlJournal
 
 
 async def cancelled_after(turns: int, journal: Journal, last: int, *, times: int = 1) -> bool:
@@ -82,9 +81,9 @@ async def test_every_other_verb(journal: Journal) -> None:
     assert await numbers_that_count(journal) == 5
 
 
-async def test_opening(open_journal: OpenJournal) -> None:
+async def test_opening(empty_url: str) -> None:
     async def use() -> None:
-        async with open_journal() as opened:
+        async with SqlJournal.open(empty_url) as opened:
             await opened.sweeps()
 
     before = threading.active_count()
@@ -94,7 +93,7 @@ async def test_opening(open_journal: OpenJournal) -> None:
             await asyncio.sleep(0)
         opening.cancel()
         await asyncio.wait([opening])
-    async with open_journal() as journal:
+    async with SqlJournal.open(empty_url) as journal:
         await journal.create(new_sweep())
         assert (await journal.sweep("one")).status == "queued"
     # One of SQLite's connections has a thread; those of `to_thread` stay.

@@ -144,7 +144,7 @@ class TestServers:
             await journal.create(new_sweep())
             assert postgres.query(
                 "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'mine'"
-            ) == ["1"]
+            ) == [(1,)]
 
     async def test_a_login_that_is_refused(self, postgres: PostgresNode) -> None:
         error = await refusal(postgres.url(user=GUARDED, password=SECRET))

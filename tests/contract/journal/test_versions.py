@@ -20,8 +20,6 @@ from spica_async.journal.tables import STEPS, metadata, version_table
 from spica_async.storage.errors import StorageVersionError
 from spica_async.storage.opening import bring_up_to_date, version_of
 
-from .conftest import OpenJournal
-
 NEWER = (
     *STEPS,
     ("ALTER TABLE sweeps ADD COLUMN colour TEXT", "UPDATE sweeps SET colour = 'blue'"),
@@ -42,8 +40,8 @@ def colours(connection: Connection) -> list[Any]:
     return list(connection.exec_driver_sql("SELECT colour FROM sweeps").all())
 
 
-async def test_the_steps_lead_to_the_tables_that_the_program_uses(url: str) -> None:
-    async with SqlJournal.open(url) as journal:
+async def test_the_steps_lead_to_the_tables_that_the_program_uses(empty_url: str) -> None:
+    async with SqlJournal.open(empty_url) as journal:
         assert await journal.database.read(look_at) == {
             name: [(column.name, column.nullable, column.primary_key) for column in table.columns]
             for name, table in metadata.tables.items()
@@ -51,11 +49,11 @@ async def test_the_steps_lead_to_the_tables_that_the_program_uses(url: str) -> N
 
 
 async def test_a_store_of_the_first_version_serves_on(
-    url: str, monkeypatch: pytest.MonkeyPatch
+    empty_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
         use_steps(patch, STEPS[:1])
-        async with SqlJournal.open(url) as journal:
+        async with SqlJournal.open(empty_url) as journal:
             await journal.database.write(
                 lambda connection: connection.exec_driver_sql(
                     "INSERT INTO sweeps (sweep_id, folder, config, priority, status, submitted_at,"
@@ -63,7 +61,7 @@ async def test_a_store_of_the_first_version_serves_on(
                     " VALUES ('old', '/old', '{}', 3, 'paused', 1.5, 0, 1, 1, '{}', 0, 0)"
                 )
             )
-    async with SqlJournal.open(url) as journal:
+    async with SqlJournal.open(empty_url) as journal:
         row = await journal.sweep("old")
         assert (row.folder, row.priority, row.status) == ("/old", 3, "paused")
         assert await journal.begin_publishing("old", LONG)
@@ -73,15 +71,15 @@ async def test_a_store_of_the_first_version_serves_on(
 
 
 async def test_an_older_store_is_brought_up_to_date_with_nothing_lost(
-    url: str, monkeypatch: pytest.MonkeyPatch
+    empty_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with SqlJournal.open(url) as journal:
+    async with SqlJournal.open(empty_url) as journal:
         await journal.create(new_sweep(priority=3), LONG)
         await journal.append("one", "me", some_facts(0, 50), after=0)
         before = await journal.sweep("one")
     use_steps(monkeypatch, NEWER)
     for _ in range(2):
-        async with SqlJournal.open(url) as journal:
+        async with SqlJournal.open(empty_url) as journal:
             after = await journal.sweep("one")
             assert (after.config, after.priority, after.last) == (before.config, 3, before.last)
             assert (after.owner, after.submitted_at) == ("me", before.submitted_at)
@@ -92,13 +90,15 @@ async def test_an_older_store_is_brought_up_to_date_with_nothing_lost(
             assert await journal.database.read(colours) == [("blue",)]
 
 
-async def test_many_bring_it_up_to_date_at_once(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with SqlJournal.open(url) as journal:
+async def test_many_bring_it_up_to_date_at_once(
+    empty_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with SqlJournal.open(empty_url) as journal:
         await journal.create(new_sweep(), LONG)
     use_steps(monkeypatch, NEWER)
 
     async def use() -> None:
-        async with SqlJournal.open(url) as journal:
+        async with SqlJournal.open(empty_url) as journal:
             assert (await journal.sweep("one")).owner == "me"
 
     await asyncio.gather(*(use() for _ in range(6)))
@@ -114,28 +114,30 @@ async def test_a_step_takes_as_long_as_it_takes(
         assert await version_in(journal) == len(STEPS) + 1
 
 
-async def test_a_step_that_fails_changes_nothing(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with SqlJournal.open(url) as journal:
+async def test_a_step_that_fails_changes_nothing(
+    empty_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with SqlJournal.open(empty_url) as journal:
         await journal.create(new_sweep(), LONG)
     with monkeypatch.context() as patch:
         use_steps(patch, (*NEWER, ("CREATE TABLE facts (name TEXT)",)))
         with pytest.raises(Exception, match="facts"):
-            async with SqlJournal.open(url):
+            async with SqlJournal.open(empty_url):
                 pass
-    async with SqlJournal.open(url) as journal:
+    async with SqlJournal.open(empty_url) as journal:
         assert await journal.append("one", "me", [fact(1)], after=0) == 1
         assert await version_in(journal) == len(STEPS)
         assert "pictures" not in await journal.database.read(look_at)
 
 
-async def test_a_newer_one_is_refused(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_newer_one_is_refused(empty_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         use_steps(patch, NEWER)
-        async with SqlJournal.open(url) as journal:
+        async with SqlJournal.open(empty_url) as journal:
             await journal.create(new_sweep())
             name = journal.database.name
     with pytest.raises(StorageVersionError) as refusal:
-        async with SqlJournal.open(url):
+        async with SqlJournal.open(empty_url):
             pass
     assert str(refusal.value) == (
         f"{name}: it is of version {len(NEWER)}, and this program knows none after "
@@ -143,7 +145,7 @@ async def test_a_newer_one_is_refused(url: str, monkeypatch: pytest.MonkeyPatch)
     )
     # And left as it was.
     use_steps(monkeypatch, NEWER)
-    async with SqlJournal.open(url) as journal:
+    async with SqlJournal.open(empty_url) as journal:
         assert len(await journal.sweeps()) == 1
 
 
@@ -188,11 +190,11 @@ def open_at_once(url: str, names: list[str]) -> None:
 
 
 async def test_processes_that_open_an_empty_one_at_once_all_succeed(
-    url: str, open_journal: OpenJournal
+    empty_url: str,
 ) -> None:
     names = ["a", "b", "c"]
-    await asyncio.to_thread(open_at_once, url, names)
-    async with open_journal() as journal:
+    await asyncio.to_thread(open_at_once, empty_url, names)
+    async with SqlJournal.open(empty_url) as journal:
         assert sorted(row.sweep_id for row in await journal.sweeps()) == names
 
 
