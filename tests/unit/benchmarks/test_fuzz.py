@@ -109,7 +109,7 @@ def test_what_goes_wrong_is_found() -> None:
     program = (
         "import sys; sys.path[:0] = sys.argv[1:]; from contextlib import contextmanager;"
         "from fuzzing import harness; from test_fuzz import Misbehaving;"
-        "harness.CPU_SECONDS, harness.MEMORY_BYTES = 0.2, 2**28;"
+        "harness.CPU_SECONDS, harness.MEMORY_BYTES = 1.0, 2**28;"
         "harness.run_child('x', contextmanager(lambda: iter([Misbehaving()])), 1, range(5), 1)"
     )
     done = subprocess.run(

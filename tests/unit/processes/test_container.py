@@ -153,7 +153,7 @@ class TestShares:
         monkeypatch.setattr(container, "available_memory", lambda: 1000 * MIB)
         assert free_memory() == 900 * MIB
         assert settings.checked_slots(None) == 1
-        with pytest.raises(InputError, match="is enough for 1$"):
+        with pytest.raises(InputError, match=r"is enough for 1$"):
             settings.checked_slots(2)
         monkeypatch.setattr(container, "available_memory", lambda: 2**60)
         assert free_memory() <= psutil.virtual_memory().total

@@ -10,7 +10,7 @@ import pytest
 from support.deployments import DENSE, PAIR
 
 from schemas.config import SmartSearchConfig
-from schemas.search_space import DeploymentMode
+from schemas.search_space import Backend, DeploymentMode
 from spica_async.space.branch import BranchSpace, Selection
 from spica_async.space.capacity import CapacityKey
 from spica_async.space.sample import (
@@ -181,13 +181,13 @@ def test_the_version_whose_measurements_time_its_steps_is_a_fact(
     context = make_context(config, branch)
     selection = Selection("agg", "vllm", branch.pool[0], {})
 
-    def version_with(**versions: str) -> object:
+    def version_with(versions: Mapping[Backend, str]) -> object:
         changed = replace(context, backend_versions=versions)
         resolved = resolve_kv_load(changed, selection, unroll_sample(changed, selection))
         return resolved.facts.get("backend_version")
 
-    assert version_with(sglang="0.5", vllm="0.11") == "0.11"
-    assert version_with(sglang="0.5") is None
+    assert version_with({"sglang": "0.5", "vllm": "0.11"}) == "0.11"
+    assert version_with({"sglang": "0.5"}) is None
 
 
 def test_equal_concurrencies_are_one_sample_whatever_the_ratios(

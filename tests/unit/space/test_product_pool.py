@@ -139,9 +139,9 @@ def test_millions_of_configurations_are_searched_without_being_made() -> None:
 
 @pytest.mark.parametrize("share", [(-1.0, 0.0), (1.0, 2.0)])
 def test_no_configuration_leaves_a_role_without_gpus(share: tuple[float, float]) -> None:
-    shapes = dict.fromkeys(ROLES["disagg"], {SHAPES[0]})
+    shapes = dict.fromkeys(ROLES["disagg"], frozenset(SHAPES[:1]))
     pool = enumerate_pool(ROLES["disagg"], {"vllm": shapes}, gpu_budget=8)
-    (kind,) = pool.kinds("vllm")
+    (kind,) = pool.kinds
     none = pool.within(kind, (1.0, 8.0), share)
     assert none.shape == (0, 2)
     nearest = Nearest(pool.roles)
