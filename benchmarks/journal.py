@@ -92,7 +92,7 @@ class Waits:
         apply: Callable[[], ResultT],
         *,
         status: str | None = None,
-        verdict: Callable[[], CandidateRecord] | None = None,
+        verdict: Callable[[], CandidateRecord | None] | None = None,
     ) -> ResultT:
         """Record a fact, and take the time of it."""
         began = time.perf_counter()

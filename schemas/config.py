@@ -7,6 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from schemas.base import ConfigModel, FieldError
+from schemas.confirm import Confirm
 from schemas.goal import OptimizationGoal
 from schemas.search_space import SearchSpace
 from schemas.workload import LOAD_FIELDS, Workload
@@ -81,6 +82,7 @@ class SmartSearchConfig(ConfigModel):
     workload: Workload
     goal: OptimizationGoal = Field(default_factory=OptimizationGoal)
     sweep: SweepControl = Field(default_factory=SweepControl)
+    confirm: Confirm = Field(default_factory=Confirm)
 
     @property
     def kv_load(self) -> float | tuple[float, float] | None:
@@ -94,6 +96,12 @@ class SmartSearchConfig(ConfigModel):
         if ratio is None and not self.workload.is_trace and self.workload.load_field is None:
             return DEFAULT_KV_LOAD_RANGE
         return ratio
+
+    @model_validator(mode="after")
+    def _validate_robust(self) -> Self:
+        if self.goal.robust and (self.confirm.enabled == "off" or not self.confirm.other_loads):
+            raise FieldError("goal.robust", "needs confirm.loads other than 1.0 to be measured")
+        return self
 
     @model_validator(mode="after")
     def _validate_load(self) -> Self:

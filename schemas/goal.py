@@ -76,11 +76,16 @@ class SLATarget(ConfigModel):
 
 
 class OptimizationGoal(ConfigModel):
-    """What "better" means. Pinned for a sweep, never searched."""
+    """What "better" means. Pinned for a sweep, never searched.
+
+    Attributes:
+        robust: whether those that were measured under several loads are ranked by the worst.
+    """
 
     target: _Target = OptimizationTarget.THROUGHPUT
     sla: SLATarget | None = None
     pareto_objectives: list[_Target] | None = None
+    robust: bool = False
 
     @property
     def is_pareto(self) -> bool:
@@ -96,6 +101,8 @@ class OptimizationGoal(ConfigModel):
 
     @model_validator(mode="after")
     def _validate_goal(self) -> Self:
+        if self.robust and self.target is OptimizationTarget.PARETO:
+            raise FieldError("robust", "not with target: pareto, which ranks nothing")
         listed = self.pareto_objectives
         if listed is not None:
             if not self.is_pareto:

@@ -13,8 +13,8 @@ from typing import Annotated, Literal
 from pydantic import Field, JsonValue, TypeAdapter
 
 from schemas.base import MessageModel
-from schemas.messages import EvaluationResult
-from schemas.results import ProposalSource, SweepResult
+from schemas.messages import EvaluationResult, Measurement
+from schemas.results import ProposalSource, RankedCandidate, SweepResult
 
 
 class _Fact(MessageModel):
@@ -42,6 +42,10 @@ class Planned(_Fact):
     versions: dict[str, str] = Field(description="of the engine's distributions")
     planning_seconds: float = Field(ge=0)
     branches: list[PlannedBranch]
+    replicates: bool = Field(
+        default=False,
+        description="whether anything is measured again; sweeps of older versions never do",
+    )
 
 
 class Started(_Fact):
@@ -122,6 +126,8 @@ class Requested(_Fact):
     kind: Literal["requested"] = "requested"
     branch: str
     number: int
+    replicate: int = Field(default=0, ge=0)
+    load: float = Field(default=1.0, gt=0, description="factor of the workload's own")
 
 
 class Measured(_Fact):
@@ -135,6 +141,11 @@ class Measured(_Fact):
     reused: int | None = Field(
         default=None, description="taken from the cache, where it was measured so often"
     )
+    replicate: int = Field(default=0, ge=0, description="how often it was measured before")
+    others: list[Measurement] = Field(
+        default_factory=list, description="further measurements that the cache had of it"
+    )
+    load: float = Field(default=1.0, gt=0, description="factor of the workload's own")
 
 
 class Observed(_Fact):
@@ -153,6 +164,13 @@ class Concluded(_Fact):
     by: Literal["branch", "sweep"] = Field(
         description="whose candidates no longer get better, or are none"
     )
+
+
+class Confirmed(_Fact):
+    """The best of the sweep were measured as often as was to be."""
+
+    kind: Literal["confirmed"] = "confirmed"
+    candidates: list[RankedCandidate]
 
 
 class Stopped(_Fact):
@@ -181,7 +199,9 @@ class Ended(_Fact):
 
 
 BranchFact = Suggested | Requested | Measured | Observed | Concluded
-SweepFact = Annotated[Planned | Started | BranchFact | Stopped | Ended, Field(discriminator="kind")]
+SweepFact = Annotated[
+    Planned | Started | BranchFact | Confirmed | Stopped | Ended, Field(discriminator="kind")
+]
 SWEEP_FACT: TypeAdapter[SweepFact] = TypeAdapter(SweepFact)
 """Reads a fact from its JSON."""
 

@@ -62,6 +62,13 @@ class FrontChanged(MessageModel):
     size: int = Field(description="of the front now")
 
 
+class CandidateConfirmed(MessageModel):
+    """One of the best was measured as often as the sweep's `confirm` block asks."""
+
+    kind: Literal["candidate.confirmed"] = "candidate.confirmed"
+    candidate: RankedCandidate
+
+
 class SweepFinished(MessageModel):
     """It has come to its end."""
 
@@ -90,6 +97,7 @@ Lifecycle = Annotated[
     | CandidateMeasured
     | BestImproved
     | FrontChanged
+    | CandidateConfirmed
     | SweepFinished
     | SweepFailed
     | SweepPaused,

@@ -123,6 +123,9 @@ class EvaluationRequest(MessageModel):
     max_eval_seconds: float | None = Field(
         default=None, gt=0, description="from the start of the evaluation; none: no limit"
     )
+    replicate: int = Field(
+        default=0, ge=0, description="how often this sample was measured before, under this load"
+    )
 
 
 class Measurement(MessageModel):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 from pydantic import Field, JsonValue
 
@@ -24,6 +24,12 @@ BranchEnd = Literal[
 ProposalSource = Literal["optimizer", "warm_start", "neighbour", "stand_in", "list"]
 """Who proposed a candidate: the optimizer, an analytical estimate, what lies beside a duplicate, a
 quasi-random draw in the optimizer's place, or the list of all there is."""
+
+
+Interval = tuple[float, float]
+_INTERVAL: Final = (
+    "the 95 % interval of the score's mean; none: its replays differ, and it was measured once"
+)
 
 
 class CandidateTimings(MessageModel):
@@ -49,7 +55,9 @@ class CandidateRecord(MessageModel):
     objectives: dict[str, float] | None = None
     used_gpus: int
     config: Sample
-    metrics: dict[str, float] | None = None
+    metrics: dict[str, float] | None = Field(default=None, description="means, if of several")
+    replicates: int = Field(default=1, ge=1, description="replays that it was measured by")
+    interval: Interval | None = Field(default=None, description=_INTERVAL)
     facts: dict[str, JsonValue] = Field(default_factory=dict)
     projection: dict[str, JsonValue] | None = None
     source: ProposalSource
@@ -72,8 +80,28 @@ class RankedCandidate(MessageModel):
     objectives: dict[str, float]
     used_gpus: int
     config: Sample
-    metrics: dict[str, float]
+    metrics: dict[str, float] = Field(description="means, if of several replays")
     facts: dict[str, JsonValue] = Field(default_factory=dict)
+    replicates: int = Field(default=1, ge=1, description="replays that it was measured by")
+    interval: Interval | None = Field(default=None, description=_INTERVAL)
+    intervals: dict[str, Interval] = Field(
+        default_factory=dict, description="likewise for each objective, unsigned"
+    )
+    group: int | None = Field(
+        default=None, ge=1, description="equal for those whose difference does not clear the noise"
+    )
+    confirmed: bool = Field(
+        default=False, description="measured as often as the sweep's `confirm` block asks"
+    )
+    loads: dict[str, float] = Field(
+        default_factory=dict,
+        description="the score under other loads, by factor of the workload's own",
+    )
+    worst: float | None = Field(default=None, description="the lowest score under any load")
+    is_fragile: bool = Field(
+        default=False,
+        description="under another load it loses more than a quarter against the best there",
+    )
 
 
 class Tally(MessageModel):
@@ -87,6 +115,9 @@ class Tally(MessageModel):
     cached: int = Field(default=0, description="duplicates answered by another's evaluation")
     reused: int = Field(default=0, description="unique ones answered from the cache of results")
     stand_ins: int = Field(default=0, description="made by a quasi-random draw")
+    replicates: int = Field(
+        default=0, description="replays of what was measured already, in search and confirmation"
+    )
     late_results: int = Field(
         default=0, description="came after their evaluation had ended, since it was last resumed"
     )

@@ -53,6 +53,8 @@ def run(
     schedule = SweepControl.model_validate(block).schedule
     rounds, per_round = rounds_for(budget // contest.branches, schedule)
     configuration["sweep"] = {"max_rounds": rounds, "candidates_per_round": per_round, **block}
+    # The rival measures everything once.
+    configuration["confirm"] = {"enabled": "off"}
     (folder / "sweep.yaml").write_text(yaml.safe_dump(configuration), encoding="utf-8")
     recording = record(
         [sys.executable, "-m", "spica_async", "run", "sweep.yaml", "--output", "out", "--json"],

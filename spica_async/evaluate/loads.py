@@ -55,3 +55,26 @@ def load_of(config: SmartSearchConfig, trace: TraceLoad | None, sample: Sample) 
         turns_per_session=workload.turns_per_session,
         inter_turn_delay_ms=workload.inter_turn_delay_ms,
     )
+
+
+def scaled(load: Load, factor: float) -> Load:
+    """A load that comes faster, or with more requests at a time.
+
+    Args:
+        load: what is replayed under the workload's own load.
+        factor: of its requests per second, or of its concurrency.
+    """
+    if factor == 1.0:
+        return load
+    if load.concurrency is not None:
+        concurrency = max(1, round(load.concurrency * factor))
+        if isinstance(load, TraceLoad):
+            return load.model_copy(update={"concurrency": concurrency})
+        ratio = load.requests / load.concurrency
+        requests = request_count(ratio, concurrency)
+        return load.model_copy(update={"concurrency": concurrency, "requests": requests})
+    if isinstance(load, TraceLoad):
+        speedup = load.arrival_speedup_ratio * factor
+        return load.model_copy(update={"arrival_speedup_ratio": speedup})
+    assert load.request_rate is not None  # noqa: S101  # A synthetic load has exactly one of both.
+    return load.model_copy(update={"request_rate": load.request_rate * factor})

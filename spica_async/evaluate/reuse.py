@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from schemas.messages import EvaluationRequest, EvaluationResult
-from spica_async.evaluate.cache.key import cache_key, is_noisy
+from schemas.messages import EvaluationRequest, EvaluationResult, Measurement
+from spica_async.evaluate.cache.key import cache_key
 from spica_async.evaluate.cache.port import NoCache, ResultCache
+from spica_async.space.sample import is_noisy
 
 log = structlog.get_logger(__name__)
 
@@ -25,10 +26,12 @@ class Reused:
     Attributes:
         result: as a worker would have sent it, at no time spent.
         measured: how often the question has been measured.
+        others: further measurements that are kept of it.
     """
 
     result: EvaluationResult
     measured: int
+    others: tuple[Measurement, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,17 +58,14 @@ class Reuse:
         found = await self.cache.get(cache_key(request, fingerprint=self.fingerprint))
         if found is None:
             return None
-        measurement = found.measurement.model_copy(
-            update={"build_seconds": 0.0, "replay_seconds": 0.0}
-        )
         result = EvaluationResult(
             evaluation_id=request.evaluation_id,
             sweep_id=request.sweep_id,
             worker=found.worker,
-            measurement=measurement,
+            measurement=_free(found.measurement),
             wall_seconds=0.0,
         )
-        return Reused(result, found.measured)
+        return Reused(result, found.measured, tuple(map(_free, found.others)))
 
     async def keep(self, request: EvaluationRequest, result: EvaluationResult) -> None:
         """Keep what was measured, for the next evaluation that asks.
@@ -90,6 +90,11 @@ class Reuse:
             f"worker {result.worker} is of an older version, and measures with performance data of"
             " its own: what it finds may not be comparable, and is not kept for later sweeps"
         )
+
+
+def _free(measurement: Measurement) -> Measurement:
+    """A measurement as one that took no time."""
+    return measurement.model_copy(update={"build_seconds": 0.0, "replay_seconds": 0.0})
 
 
 def no_reuse() -> Reuse:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
+import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
 
@@ -15,6 +16,8 @@ from pydantic import JsonValue
 
 from schemas.goal import OptimizationGoal, OptimizationTarget
 from schemas.messages import Cause, Sample
+from spica_async.judge.noise import Mean
+from spica_async.space.sample import is_noisy
 
 Report = Mapping[str, float]
 
@@ -44,22 +47,43 @@ class Candidate:
         branch: the deployment mode that it was found in.
         number: its place among the branch's suggestions.
         sample: the flat deployment.
-        report: what the replay measured.
-        objectives: the raw value of each objective, by target.
+        reports: what each replay of it measured, one or more.
+        report: the means of these.
+        means: the raw value of each objective, by target, and how far it may be off.
         score: the signed value of the first objective, higher is better; raw under a Pareto goal.
         used_gpus: GPUs that the deployment starts with.
         facts: what was known of it before the replay.
+        loads: its score under other loads, by factor of the workload's own.
+        taken: the numbers of its replays whose results are in, failed ones too.
     """
 
     candidate_id: str
     branch: str
     number: int
     sample: Sample
+    reports: tuple[Report, ...]
     report: Report
-    objectives: Mapping[OptimizationTarget, float]
+    means: Mapping[OptimizationTarget, Mean]
     score: float
     used_gpus: int
     facts: Mapping[str, JsonValue] = field(default_factory=dict)
+    loads: Mapping[float, float] = field(default_factory=dict)
+    taken: frozenset[int] = frozenset({0})
+
+    @property
+    def objectives(self) -> dict[OptimizationTarget, float]:
+        """The raw value of each objective, by target."""
+        return {target: mean.value for target, mean in self.means.items()}
+
+    @property
+    def replicates(self) -> int:
+        """How many replays it was measured by."""
+        return len(self.reports)
+
+    @property
+    def worst(self) -> float:
+        """The lowest score under any load."""
+        return min(self.score, *self.loads.values()) if self.loads else self.score
 
     @property
     def named_objectives(self) -> dict[str, float]:
@@ -120,10 +144,13 @@ def report_problem(
 
 def score_report(report: Report, goal: OptimizationGoal) -> float:
     """The headline number: signed so that more is better, raw under a Pareto goal."""
-    value = objective_value(report, goal.objectives[0])
-    if goal.is_pareto or goal.target.maximize:
-        return value
-    return -value
+    return signed(objective_value(report, goal.objectives[0]), goal)
+
+
+def signed(value: float, goal: OptimizationGoal) -> float:
+    """A value of the first objective as a score."""
+    is_raw = goal.is_pareto or goal.target.maximize
+    return value if is_raw else -value
 
 
 def is_feasible(used_gpus: int, gpu_budget: int) -> bool:
@@ -137,24 +164,75 @@ def make_candidate(
     branch: str,
     number: int,
     sample: Sample,
-    report: Report,
+    reports: Sequence[Report],
     goal: OptimizationGoal,
     facts: Mapping[str, JsonValue],
+    replays: int = 1,
 ) -> Candidate:
-    """Score one report under the goal."""
+    """Score the mean of one or more reports under the goal.
+
+    `replays` is how many results are in; all but the reports have failed.
+    """
     used_gpus = sample["used_gpus"]
     assert isinstance(used_gpus, int)  # noqa: S101  # written by unroll_sample
+    means = means_of(reports, goal, noisy=is_noisy(sample))
     return Candidate(
         candidate_id=candidate_id,
         branch=branch,
         number=number,
         sample=sample,
-        report=report,
-        objectives={target: objective_value(report, target) for target in goal.objectives},
-        score=score_report(report, goal),
+        reports=tuple(reports),
+        report=mean_report(reports),
+        means=means,
+        score=signed(means[goal.objectives[0]].value, goal),
         used_gpus=used_gpus,
         facts=facts,
+        taken=frozenset(range(replays)),
     )
+
+
+def measured_again(
+    candidate: Candidate, number: int, report: Report | None, goal: OptimizationGoal
+) -> Candidate:
+    """A candidate with the result of one more replay.
+
+    Args:
+        candidate: as it was until now.
+        number: of the replay.
+        report: what it has measured; None where it has failed.
+        goal: that it is scored under.
+    """
+    taken = candidate.taken | {number}
+    if report is None:
+        return replace(candidate, taken=taken)
+    reports = (*candidate.reports, report)
+    means = means_of(reports, goal, noisy=is_noisy(candidate.sample))
+    return replace(
+        candidate,
+        taken=taken,
+        reports=reports,
+        report=mean_report(reports),
+        means=means,
+        score=signed(means[goal.objectives[0]].value, goal),
+    )
+
+
+def means_of(
+    reports: Sequence[Report], goal: OptimizationGoal, *, noisy: bool
+) -> dict[OptimizationTarget, Mean]:
+    """The mean of each objective over some reports."""
+    return {
+        target: Mean.of([objective_value(report, target) for report in reports], noisy=noisy)
+        for target in goal.objectives
+    }
+
+
+def mean_report(reports: Sequence[Report]) -> Report:
+    """The mean of each number that all reports have."""
+    if len(reports) == 1:
+        return reports[0]
+    common = [key for key in reports[0] if all(key in report for report in reports)]
+    return {key: float(statistics.mean(report[key] for report in reports)) for key in common}
 
 
 def rank(candidates: Iterable[Candidate]) -> list[Candidate]:

@@ -10,11 +10,9 @@ from schemas.goal import OptimizationGoal, OptimizationTarget
 from schemas.results import (
     BranchEnd,
     BranchResult,
-    RankedCandidate,
     SweepStatus,
     Tally,
 )
-from spica_async.judge.scoring import Candidate
 
 CutShort = Literal["interrupted", "time_limit"]
 """What ended a sweep from outside before its branches had ended."""
@@ -89,19 +87,6 @@ def sum_tallies(tallies: Iterable[Tally]) -> Tally:
             else:
                 total[name] += value
     return Tally.model_validate(total)
-
-
-def ranked(candidate: Candidate) -> RankedCandidate:
-    """A candidate as the result lists it."""
-    return RankedCandidate(
-        candidate_id=candidate.candidate_id,
-        score=candidate.score,
-        objectives=candidate.named_objectives,
-        used_gpus=candidate.used_gpus,
-        config=candidate.sample,
-        metrics=dict(candidate.report),
-        facts=dict(candidate.facts),
-    )
 
 
 def no_better(sweep: SweepControl, where: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pydantic import JsonValue
@@ -45,7 +45,7 @@ def refuse(cause: Cause, detail: str) -> Judged:
 
 
 def judge(
-    measurement: Measurement,
+    measurements: Sequence[Measurement],
     *,
     config: SmartSearchConfig,
     candidate_id: str,
@@ -54,26 +54,41 @@ def judge(
     sample: Sample,
     facts: Mapping[str, JsonValue],
 ) -> Judged:
-    """Score a measurement, unless there is something about it that must not be scored."""
-    if measurement.outcome != "feasible":
-        return Judged(Verdict(measurement.outcome, measurement.cause, measurement.detail))
-    report = measurement.report or {}
-    problem = report_problem(report, config.goal.objectives)
-    if problem is not None:
-        return Judged(Verdict("failed", *problem))
+    """Score what was measured, unless there is something about it that must not be scored.
+
+    The first measurement decides whether there is a candidate; of the others those count that are
+    sound as well.
+    """
+    verdicts = [soundness(measurement, config.goal) for measurement in measurements]
+    if verdicts[0].outcome != "feasible":
+        return Judged(verdicts[0])
+    reports = [
+        measurement.report or {}
+        for measurement, verdict in zip(measurements, verdicts, strict=True)
+        if verdict.outcome == "feasible"
+    ]
     candidate = make_candidate(
         candidate_id=candidate_id,
         branch=branch,
         number=number,
         sample=sample,
-        report=report,
+        reports=reports,
         goal=config.goal,
         facts=facts,
+        replays=len(measurements),
     )
     budget = config.search_space.gpu_budget
     if not is_feasible(candidate.used_gpus, budget):
         return refuse("over_budget", f"uses {candidate.used_gpus} GPUs of {budget}")
     return Judged(Verdict("feasible"), candidate)
+
+
+def soundness(measurement: Measurement, goal: OptimizationGoal) -> Verdict:
+    """Whether a measurement can be scored under the goal, and why it cannot."""
+    if measurement.outcome != "feasible":
+        return Verdict(measurement.outcome, measurement.cause, measurement.detail)
+    problem = report_problem(measurement.report or {}, goal.objectives)
+    return Verdict("feasible") if problem is None else Verdict("failed", *problem)
 
 
 def study_objectives(goal: OptimizationGoal) -> tuple[Objective, ...]:

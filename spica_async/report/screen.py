@@ -108,6 +108,10 @@ class PlainDisplay(Display):
             self._ended.add(branch.space.mode)
             self._print(f"{branch.space.mode} {branch.state.phase}: {_counts(branch)}")
 
+    def confirming(self, candidate: Candidate, replays: int) -> None:
+        """Print what is known of it by now."""
+        self._print(confirming_line(candidate, replays))
+
     def fleet(self, view: FleetView) -> None:
         """Print what was not so before; who is busy changes too often for a line each."""
         lines = concerns(view)
@@ -136,6 +140,7 @@ class LiveDisplay(Display):
         self._fleet: FleetView | None = None
         self._bus = CONNECTED, ""
         self._bus_since = 0.0
+        self._confirming: str | None = None
         self._branches: dict[str, Branch] = {}
         self._planning = Progress(
             SpinnerColumn(), TextColumn("{task.description}"), console=console, transient=True
@@ -149,6 +154,10 @@ class LiveDisplay(Display):
     def progressed(self, branch: Branch) -> None:
         """Show the branch; the screen follows at its own rate."""
         self._branches[branch.space.mode] = branch
+
+    def confirming(self, candidate: Candidate, replays: int) -> None:
+        """Show what is known of it by now."""
+        self._confirming = confirming_line(candidate, replays)
 
     def fleet(self, view: FleetView) -> None:
         """Show the workers; the screen follows at its own rate."""
@@ -166,6 +175,8 @@ class LiveDisplay(Display):
         return Group(above, *(Text(line, style="dim") for line in self._lines()))
 
     def _lines(self) -> Iterator[str]:
+        if self._confirming is not None:
+            yield self._confirming
         if self._fleet is not None:
             if self._shows_fleet:
                 yield f"{workers_line(self._fleet)}, busy {self._fleet.busy}"
@@ -201,6 +212,19 @@ def candidate_line(record: CandidateRecord, goal: OptimizationGoal) -> str:
         )
     what = f"{deployment(record.config)}, {traffic_handling(record.config)}"
     return f"{record.branch} round {record.round}: {what}: {verdict}"
+
+
+def confirming_line(candidate: Candidate, replays: int) -> str:
+    """What is known by now of one that is measured again."""
+    means = ", ".join(
+        objective(target, mean.value)
+        + (f" ± {figure(mean.interval[1] - mean.value)}" if mean.interval else "")
+        for target, mean in candidate.means.items()
+    )
+    return (
+        f"confirming the best, {replays} replays so far: {deployment(candidate.sample)}:"
+        f" {means} over {candidate.replicates}"
+    )
 
 
 def best_so_far(branch: Branch, goal: OptimizationGoal) -> str:

@@ -8,7 +8,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Column, Table
 from rich.text import Text
 
-from schemas.goal import OptimizationGoal, SLATarget
+from schemas.goal import OptimizationGoal, OptimizationTarget, SLATarget
 from schemas.messages import Sample
 from schemas.results import RankedCandidate, SweepResult, Tally
 from spica_async.judge.scoring import average_gpus
@@ -21,6 +21,7 @@ from spica_async.report.deployment_text import (
     traffic_handling,
 )
 from spica_async.report.units import TARGET_UNITS, figure, seconds
+from spica_async.space.sample import is_noisy
 
 _SHOWN = 10
 _PIPE_WIDTH = 200
@@ -40,7 +41,7 @@ def result_view(result: SweepResult, goal: OptimizationGoal) -> RenderableType:
     if result.status == "nothing_feasible":
         parts.append(_nothing_feasible(result, goal))
     elif shown:
-        parts.append(candidates_table(shown, goal, of=len(result.ranking)))
+        parts += [candidates_table(shown, goal, of=len(result.ranking)), *_warnings(shown)]
     parts += [_tally(result), _timings(result), Text(f"results in {result.results_dir}")]
     return Group(*parts)
 
@@ -90,7 +91,10 @@ def candidates_table(
     title = "Pareto front" if goal.is_pareto else f"best {len(shown)} of {of}"
     described = _differences([candidate.config for candidate in shown])
     units = [TARGET_UNITS[target] for target in goal.objectives]
-    figures = [*units, "GPUs", "TTFT ms", "ITL ms", "tok/s"]
+    repeated = ["replays"] if any(candidate.replicates > 1 for candidate in shown) else []
+    loads = list(dict.fromkeys(load for candidate in shown for load in candidate.loads))
+    worst = [f"worst at {', '.join(loads)} x load"] if loads else []
+    figures = ["rank", *units, *repeated, *worst, "GPUs", "TTFT ms", "ITL ms", "tok/s"]
     table = Table(
         *(Column(name, justify="right") for name in figures),
         "deployment",
@@ -101,7 +105,10 @@ def candidates_table(
     for index, candidate in enumerate(shown):
         metrics = candidate.metrics
         table.add_row(
-            *(figure(candidate.objectives[target.value]) for target in goal.objectives),
+            str(candidate.group or index + 1),
+            *(_objective(candidate, target) for target in goal.objectives),
+            *(str(candidate.replicates) for _ in repeated),
+            *(_worst(candidate) for _ in worst),
             _gpus(candidate),
             figure(metrics.get("mean_ttft_ms")),
             figure(metrics.get("mean_itl_ms")),
@@ -110,6 +117,29 @@ def candidates_table(
             *(texts[index] for texts in described.values()),
         )
     return table
+
+
+def _objective(candidate: RankedCandidate, target: OptimizationTarget) -> str:
+    """Its mean, and half of the interval if that has a width."""
+    mean = candidate.objectives[target.value]
+    low, high = candidate.intervals.get(target.value, (mean, mean))
+    return f"{figure(mean)} ± {figure((high - low) / 2)}" if high > low else figure(mean)
+
+
+def _worst(candidate: RankedCandidate) -> str:
+    """The lowest score under any load, unsigned; it is marked where that loses much."""
+    if candidate.worst is None:
+        return "-"
+    return f"{figure(abs(candidate.worst))}{' !' if candidate.is_fragile else ''}"
+
+
+def _warnings(shown: Sequence[RankedCandidate]) -> list[RenderableType]:
+    lines = []
+    if any(candidate.is_fragile for candidate in shown):
+        lines.append("!: at another load it loses more than a quarter against the best there")
+    if shown and is_noisy(shown[0].config) and shown[0].replicates == 1:
+        lines.append("warning: the first one was measured once, and its replays differ")
+    return [Text(line) for line in lines]
 
 
 def _gpus(candidate: RankedCandidate) -> str:
@@ -165,6 +195,8 @@ def _tally(result: SweepResult) -> Text:
         lines.insert(1, result.reason)
     if tally.reused:
         lines.append(f"{tally.reused} of these were measured before (--no-cache does it again)")
+    if tally.replicates:
+        lines.append(f"{tally.replicates} replays besides, to know the best better")
     if tally.resent_requests or tally.late_results:
         lines.append(
             "on the way to workers and back: "

@@ -7,18 +7,19 @@ So a branch that is given its facts once more is where it was. Pure: no clock, n
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from schemas.config import SmartSearchConfig, SweepControl
 from schemas.journal import Measured, SamplerStats, Suggested
 from schemas.results import CandidateRecord
-from spica_async.judge.scoring import Candidate
-from spica_async.judge.verdict import Judged, judge, metrics_for_sampler, refuse
+from spica_async.judge.scoring import Candidate, measured_again, score_report
+from spica_async.judge.verdict import Judged, judge, metrics_for_sampler, refuse, soundness
 from spica_async.optimizer.proposals import Proposal, Verdicts
 from spica_async.plan.types import enumerable_points
 from spica_async.search.evaluation import Evaluation, Sampled
 from spica_async.search.patience import Patience
+from spica_async.search.racing import Race
 from spica_async.search.schedule.continuous import ContinuousState, batch_for
 from spica_async.search.schedule.rounds import RoundsState
 from spica_async.search.schedule.state import BranchState, Disposition, Observation
@@ -57,16 +58,17 @@ class Branch:
         space: what is searched.
         on_evaluated: called with the record of each unique sample that has its verdict.
         shared_patience: the patience of the sweep, which all branches together lose.
+        race: says what is measured again before it is judged; shared as well.
 
     Attributes:
         space: what is searched.
         state: budget, attempts and known samples, under the sweep's schedule.
-        candidates: what was measured, in the order of its arrival.
         evaluation_seconds: the workers' time for this branch.
         stats: what its proposer was asked for, and how long that took.
         converged: whether it no longer got better for as long as the sweep's patience allows.
         measured_ids: evaluations that have their result.
         reused: how many of them were answered from the cache of results.
+        replicates: replays of what was measured already, during the search.
         open: unique samples without a verdict, by the number of the first proposal of each.
     """
 
@@ -79,26 +81,38 @@ class Branch:
         space: BranchSpace,
         on_evaluated: Callable[[CandidateRecord], None],
         shared_patience: Patience,
+        race: Race,
     ) -> None:
         self.space = space
         self.state = branch_state(config, space)
-        self.candidates: list[Candidate] = []
+        self._candidates: dict[int, Candidate] = {}
         self.evaluation_seconds = 0.0
         self.stats = SamplerStats()
         self.converged = False
         self.open: dict[int, Evaluation] = {}
         self.measured_ids: list[str] = []
         self.reused = 0
+        self.replicates = 0
         self._sweep_id = sweep_id
         self._config = config
         self._context = context
         self._on_evaluated = on_evaluated
         self._patience = patience(config)
         self._shared_patience = shared_patience
+        self._race = race
         self._judged: dict[str, Judged] = {}
         self._weighed: set[str] = set()
         self._unobserved: dict[int, Proposal] = {}
-        self._foreseen: dict[int, tuple[Judged, CandidateRecord]] = {}
+        self._foreseen: dict[int, tuple[Judged, CandidateRecord] | None] = {}
+
+    @property
+    def candidates(self) -> list[Candidate]:
+        """What was measured, in the order of its arrival."""
+        return list(self._candidates.values())
+
+    def candidate(self, number: int) -> Candidate | None:
+        """What was measured of a suggestion, if it was the first of its sample."""
+        return self._candidates.get(number)
 
     @property
     def sweep(self) -> SweepControl:
@@ -151,34 +165,65 @@ class Branch:
             refusal = sampled.resolved.no_kv_room
             if refusal is not None:
                 judged = refuse("no_kv_room", refusal)
-                record = evaluation.record(judged, None)
-                observations += self._settle(sampled.key, judged, record)
+                record = evaluation.record(judged, None, self._config.goal)
+                observations += self._settle(evaluation, judged, record)
             else:
                 self.open[number] = evaluation
                 new.append(evaluation)
         return Taken(new, duplicates[: self.state.wanted], observations)
 
-    def verdict(self, fact: Measured) -> CandidateRecord:
-        """The record that a result makes, before the result is taken; changes nothing."""
-        self._foreseen[fact.number] = self._judge(fact)
-        return self._foreseen[fact.number][1]
+    def verdict(self, fact: Measured) -> CandidateRecord | None:
+        """The record that a result makes, before the result is taken.
+
+        To be called in the order of the facts: what is better than the best until then is measured
+        again first, and has no record yet.
+        """
+        found = self._foreseen[fact.number] = self._judge(fact)
+        return found and found[1]
 
     def measured(self, fact: Measured) -> list[Observation]:
-        """Take the result of an evaluation; what the proposer is to observe now."""
+        """Take a result of an evaluation; what the proposer is to observe now."""
         if fact.number not in self._foreseen:
             self._foreseen[fact.number] = self._judge(fact)
-        judged, record = self._foreseen.pop(fact.number)
-        evaluation = self.open.pop(fact.number)
-        self.measured_ids.append(evaluation.evaluation_id)
+        found = self._foreseen.pop(fact.number)
+        evaluation = self.open[fact.number]
+        evaluation.requested = False
+        self.measured_ids.append(fact.result.evaluation_id)
+        self.replicates += fact.replicate > 0
         self.reused += fact.reused is not None
         self.evaluation_seconds += fact.result.wall_seconds
-        return self._settle(evaluation.sampled.key, judged, record)
+        if found is None:
+            return []
+        del self.open[fact.number]
+        return self._settle(evaluation, *found)
 
-    def _judge(self, fact: Measured) -> tuple[Judged, CandidateRecord]:
+    def measured_again(self, fact: Measured) -> bool:
+        """Take one more result of a candidate, once the search is over.
+
+        Returns:
+            Whether the candidate has one more report, or another load's score, by it.
+        """
+        candidate, goal = self._candidates[fact.number], self._config.goal
+        self.measured_ids.append(fact.result.evaluation_id)
+        self.evaluation_seconds += fact.result.wall_seconds
+        measurement = fact.result.measurement
+        is_sound = soundness(measurement, goal).outcome == "feasible"
+        report = (measurement.report or {}) if is_sound else None
+        if fact.load == 1.0:
+            candidate = measured_again(candidate, fact.replicate, report, goal)
+        elif report is not None:
+            loads = {**candidate.loads, fact.load: score_report(report, goal)}
+            candidate = replace(candidate, loads=loads)
+        self._candidates[fact.number] = candidate
+        return is_sound
+
+    def _judge(self, fact: Measured) -> tuple[Judged, CandidateRecord] | None:
+        """The verdict on an evaluation, with its record; None while it is to be measured again."""
         evaluation = self.open[fact.number]
+        evaluation.measurements += [fact.result.measurement, *fact.others]
         resolved = evaluation.sampled.resolved
         judged = judge(
-            fact.result.measurement,
+            evaluation.measurements,
             config=self._config,
             candidate_id=evaluation.evaluation_id,
             branch=evaluation.branch,
@@ -186,7 +231,13 @@ class Branch:
             sample=resolved.sample,
             facts=resolved.facts,
         )
-        return judged, evaluation.record(judged, fact)
+        candidate = judged.candidate
+        if candidate is not None:
+            last = soundness(fact.result.measurement, self._config.goal)
+            if last.outcome == "feasible" and self._race.wants(candidate):
+                return None
+            self._race.settle(candidate)
+        return judged, evaluation.record(judged, fact, self._config.goal)
 
     def observed(self, observations: Sequence[Observation]) -> Verdicts:
         """Count what is observed; the verdicts for the proposer."""
@@ -223,10 +274,13 @@ class Branch:
         sample = unroll_sample(self._context, selection)
         return resolve_kv_load(self._context, selection, sample)
 
-    def _settle(self, key: str, judged: Judged, record: CandidateRecord) -> list[Observation]:
+    def _settle(
+        self, evaluation: Evaluation, judged: Judged, record: CandidateRecord
+    ) -> list[Observation]:
+        key = evaluation.sampled.key
         self._judged[key] = judged
         if judged.candidate is not None:
-            self.candidates.append(judged.candidate)
+            self._candidates[evaluation.sampled.proposal.number] = judged.candidate
         self._on_evaluated(record)
         return self.state.settled(key, judged.verdict)
 

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
 from schemas.journal import Concluded, Measured, Observed, Requested, Suggested
 from schemas.messages import EvaluationRequest, EvaluationResult
-from spica_async.engine.model_files import named_by_content
 from spica_async.evaluate.in_flight import EvaluationGivenUpError, Evaluations
-from spica_async.evaluate.loads import load_of
-from spica_async.evaluate.reuse import Reuse
+from spica_async.evaluate.reuse import Reuse, Reused
 from spica_async.optimizer.proposals import Proposal, Proposer
 from spica_async.search.branch import Branch
 from spica_async.search.branch_resume import CatchUp
@@ -35,6 +34,7 @@ class SearchContext:
         reuse: answers what was measured before.
         elapsed: the seconds that the sweep has run for.
         requests_survive: whether requests on the bus outlive this process.
+        replicates: whether samples are measured more than once.
     """
 
     sweep: Sweep
@@ -42,6 +42,22 @@ class SearchContext:
     reuse: Reuse
     elapsed: Callable[[], float]
     requests_survive: bool
+    replicates: bool
+
+    async def note_request(self, fact: Requested) -> None:
+        """Have it written that a request is about to be sent."""
+        if self.requests_survive:
+            await self.log.record(fact, lambda: None)
+        else:
+            # What is under way ends with this process: no later run looks for it.
+            self.log.note(fact)
+
+    async def find(self, request: EvaluationRequest) -> Reused | None:
+        """What was measured before in answer to a request; one measurement without replicates."""
+        found = await self.reuse.find(request)
+        if found is None or self.replicates:
+            return found
+        return replace(found, others=())
 
 
 class BranchDriver:
@@ -180,36 +196,35 @@ class BranchDriver:
         task.add_done_callback(self._evaluating.discard)
 
     async def _evaluate(self, evaluation: Evaluation) -> None:
-        proposal, sample = evaluation.sampled.proposal, evaluation.sampled.resolved.sample
-        sweep = self._context.sweep
-        config, model = sweep.plan.config, sweep.plan.model_files
-        request = EvaluationRequest(
-            evaluation_id=evaluation.evaluation_id,
-            sweep_id=sweep.sweep_id,
-            sample=named_by_content(sample, model),
-            model=model,
-            load=load_of(config, sweep.trace, sample),
-            sla=config.goal.sla,
-            max_eval_seconds=config.sweep.max_eval_seconds,
+        """Have a sample measured, more than once where that is needed to judge it."""
+        number = evaluation.sampled.proposal.number
+        with suppress(EvaluationGivenUpError):  # The search is about to end without a verdict.
+            while number in self.branch.open:
+                await self._measure(evaluation)
+
+    async def _measure(self, evaluation: Evaluation) -> None:
+        number, replicate = evaluation.sampled.proposal.number, len(evaluation.measurements)
+        request = self._context.sweep.request(
+            evaluation.request_id, evaluation.sampled.resolved.sample, replicate=replicate
         )
 
         async def on_request() -> None:
-            fact = Requested(at=self._elapsed(), branch=self._mode, number=proposal.number)
-            if self._context.requests_survive:
-                await self._log.record(fact, lambda: None)
-            else:
-                # What is under way ends with this process: no later run looks for it.
-                self._log.note(fact)
+            fact = Requested(
+                at=self._elapsed(), branch=self._mode, number=number, replicate=replicate
+            )
+            await self._context.note_request(fact)
 
-        async def on_result(result: EvaluationResult, reused: int | None = None) -> None:
+        async def on_result(result: EvaluationResult, known: Reused | None = None) -> None:
             now = self._elapsed()
             fact = Measured(
                 at=now,
                 branch=self._mode,
-                number=proposal.number,
+                number=number,
                 result=result,
                 waited_seconds=max(0.0, now - evaluation.suggested_at - result.wall_seconds),
-                reused=reused,
+                reused=known and known.measured,
+                replicate=replicate,
+                others=list(known.others) if known is not None else [],
             )
             observations = await self._log.record(
                 fact,
@@ -220,17 +235,17 @@ class BranchDriver:
             if observations:
                 self._to_observe.put_nowait(observations)
 
-        known = None if evaluation.requested else await self._context.reuse.find(request)
+        # All that the cache has of a sample answers its first request.
+        known = None
+        if not replicate and not evaluation.requested:
+            known = await self._context.find(request)
         if known is not None:
-            await on_result(known.result, known.measured)
+            await on_result(known.result, known)
             return
-        try:
-            result = await self._evaluations.evaluate(
-                request, on_request=on_request, on_result=on_result
-            )
-            await self._context.reuse.keep(request, result)
-        except EvaluationGivenUpError:
-            return  # There is no verdict on it, and the search is about to end without one.
+        result = await self._evaluations.evaluate(
+            request, on_request=on_request, on_result=on_result
+        )
+        await self._context.reuse.keep(request, result)
 
     async def _observe(self, observations: Sequence[Observation]) -> None:
         if not observations:

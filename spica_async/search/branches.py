@@ -9,19 +9,31 @@ from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Final
 
-from schemas.journal import BranchFact, Concluded, Ended, Planned, Started, Stopped, SweepFact
+from schemas.journal import (
+    BranchFact,
+    Concluded,
+    Confirmed,
+    Ended,
+    Planned,
+    Started,
+    Stopped,
+    SweepFact,
+)
 from spica_async.errors import SpicaError
 from spica_async.evaluate.in_flight import Evaluations
 from spica_async.evaluate.reuse import Reuse, no_reuse
 from spica_async.judge.scoring import Candidate
 from spica_async.optimizer.proposals import Proposer
-from spica_async.plan.types import SweepPlan
+from spica_async.plan.types import SweepPlan, enumerable_points
 from spica_async.search.branch import Branch, patience
 from spica_async.search.branch_driver import BranchDriver, SearchContext
 from spica_async.search.branch_resume import BranchRestorer
+from spica_async.search.confirmation import Confirmation
+from spica_async.search.confirmation_driver import ConfirmationDriver
 from spica_async.search.fact_log import FactLog
 from spica_async.search.observer import Observer
 from spica_async.search.past_runs import MEMORY_BUS, requests_survive
+from spica_async.search.racing import Race
 from spica_async.search.sweep import Sweep
 from spica_async.space.branch import BranchSpace
 from spica_async.space.sample import SampleContext
@@ -46,6 +58,7 @@ class Branches:
 
     Attributes:
         branches: one for each of the plan.
+        confirmation: says what is measured again once all branches have ended.
         converged: whether branches were ended because all together no longer got better.
     """
 
@@ -67,11 +80,15 @@ class Branches:
             reuse=reuse or no_reuse(),
             elapsed=elapsed,
             requests_survive=requests_survive(bus, bus),
+            replicates=sweep.replicates,
         )
         self._parallel_evals = plan.config.sweep.parallel_evals
         self._slots = 0
         self._patience = patience(plan.config)
         self._bus = bus
+        self._confirmed = plan.config.confirm.top if sweep.replicates else 0
+        self._race = Race(plan.config.goal, replays=_search_replays(plan) * sweep.replicates)
+        self.confirmation = Confirmation(plan.config, enabled=sweep.replicates)
         self.converged = False
         self.branches = tuple(
             Branch(
@@ -81,6 +98,7 @@ class Branches:
                 space=space,
                 on_evaluated=observer.evaluated,
                 shared_patience=self._patience,
+                race=self._race,
             )
             for space in plan.branches
         )
@@ -96,6 +114,9 @@ class Branches:
             )
             for branch in self.branches
         )
+        self._confirming = ConfirmationDriver(
+            self.confirmation, self.branches, search, observer=observer
+        )
 
     @property
     def candidates(self) -> list[Candidate]:
@@ -104,18 +125,24 @@ class Branches:
 
     @property
     def is_over(self) -> bool:
-        """Whether every branch has come to its end."""
-        return not self._running
+        """Whether every branch has come to its end, and the best are confirmed."""
+        return not self._running and self.confirmation.is_over(self.candidates)
+
+    @property
+    def confirmed(self) -> int:
+        """How many of the best are known from as many replays as was to be."""
+        return self._confirmed if self.is_over else 0
 
     @property
     def requested(self) -> list[str]:
         """Evaluations whose requests an earlier run has sent, and that may be under way still."""
-        return [
-            evaluation.evaluation_id
+        searched = [
+            evaluation.request_id
             for branch in self.branches
             for evaluation in branch.open.values()
             if evaluation.requested
         ]
+        return searched + list(self._confirming.requested)
 
     @property
     def measured(self) -> list[str]:
@@ -136,8 +163,8 @@ class Branches:
             if number % _FACTS_AT_ONCE == 0:
                 await asyncio.sleep(0)
             match fact:
-                case Planned() | Stopped() | Ended():
-                    pass  # Not about what is searched next.
+                case Planned() | Confirmed() | Stopped() | Ended():
+                    pass  # Not about what is measured next.
                 case Started():
                     self._change_bus(last_bus, fact.bus)
                     last_bus = fact.bus
@@ -149,12 +176,15 @@ class Branches:
         restorer = self._restorers.get(fact.branch)
         if restorer is None:
             raise SpicaError(f"the journal has facts of a branch {fact.branch}, and there is none")
+        if self._confirming.restores(fact):
+            return
         restorer.apply(fact)
         if isinstance(fact, Concluded) and fact.by == "sweep":
             self.converged = True
 
     def _change_bus(self, last: str, this: str) -> None:
         if not requests_survive(last, this):
+            self._confirming.requested.clear()
             for restorer in self._restorers.values():
                 restorer.give_up_requests()
 
@@ -173,14 +203,17 @@ class Branches:
         async with asyncio.TaskGroup() as group:
             for driver in self._drivers:
                 group.create_task(run_branch(driver))
+        if not self._running:
+            await self._confirming.run(evaluations)
 
     def stop(self) -> frozenset[asyncio.Task[None]]:
-        """Propose nothing more. `run` goes on taking results until it is cancelled.
+        """Propose and confirm nothing more. `run` goes on taking results until it is cancelled.
 
         Returns:
             The evaluations under way; each ends with its result, or when it is given up.
         """
-        return frozenset(task for driver in self._drivers for task in driver.stop())
+        searching = frozenset(task for driver in self._drivers for task in driver.stop())
+        return searching | self._confirming.stop()
 
     def suit(self, slots: int) -> None:
         """Keep as many samples in flight as the workers can evaluate at once.
@@ -214,6 +247,16 @@ class Branches:
     @property
     def _running(self) -> list[BranchDriver]:
         return [driver for driver in self._drivers if not driver.branch.state.finished]
+
+
+def _search_replays(plan: SweepPlan) -> int:
+    """How often candidates may be measured again during the search, over all branches."""
+    sweep = plan.config.sweep
+    budget = sum(
+        enumerable_points(plan.config, space) or sweep.max_rounds * sweep.per_round
+        for space in plan.branches
+    )
+    return int(budget * plan.config.confirm.search_share)
 
 
 def sample_context(plan: SweepPlan) -> SampleContext:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from schemas.goal import OptimizationGoal
 from schemas.journal import Measured, Proposed
+from schemas.messages import Measurement
 from schemas.results import CandidateRecord, CandidateTimings
+from spica_async.judge.ranking import score_interval
 from spica_async.judge.verdict import Judged
 from spica_async.optimizer.proposals import Proposal
 from spica_async.space.sample import ResolvedSample
@@ -58,6 +61,7 @@ class Evaluation:
         suggested_at: seconds that the sweep had run for.
         requested: whether a request was sent, by an earlier run of the sweep, that may be under
             way still.
+        measurements: what was measured so far, where one did not do.
     """
 
     evaluation_id: str
@@ -66,13 +70,22 @@ class Evaluation:
     round: int
     suggested_at: float
     requested: bool = False
+    measurements: list[Measurement] = field(default_factory=list)
 
-    def record(self, judged: Judged, measured: Measured | None) -> CandidateRecord:
+    @property
+    def request_id(self) -> str:
+        """The name of its next request."""
+        return replicate_id(self.evaluation_id, len(self.measurements))
+
+    def record(
+        self, judged: Judged, measured: Measured | None, goal: OptimizationGoal
+    ) -> CandidateRecord:
         """Its line of `candidates.jsonl`.
 
         Args:
             judged: the verdict on it.
-            measured: what a worker has sent; None where it was never sent out.
+            measured: what a worker has sent last; None where it was never sent out.
+            goal: the goal that it was judged by.
         """
         proposal, resolved, candidate = (
             self.sampled.proposal,
@@ -98,6 +111,8 @@ class Evaluation:
             used_gpus=proposal.selection.config.used_gpus,
             config=resolved.sample,
             metrics=dict(candidate.report) if candidate else None,
+            replicates=candidate.replicates if candidate else 1,
+            interval=score_interval(candidate, goal) if candidate else None,
             facts=dict(resolved.facts),
             projection=proposal.projection.as_metadata() if proposal.projection else None,
             source=proposal.source,
@@ -107,3 +122,16 @@ class Evaluation:
             timings=timings,
             found_seconds=measured.at if measured else self.suggested_at,
         )
+
+
+def replicate_id(evaluation_id: str, replicate: int, load: float = 1.0) -> str:
+    """The name of a request of an evaluation.
+
+    Args:
+        evaluation_id: the name of the evaluation, which its first request has, too.
+        replicate: how often it was measured before, under that load.
+        load: factor of the workload's own load.
+    """
+    at_load = "" if load == 1.0 else f"-x{load:g}"
+    again = f"-r{replicate}" if replicate else ""
+    return f"{evaluation_id}{at_load}{again}"

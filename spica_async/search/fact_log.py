@@ -52,7 +52,7 @@ class FactLog(Protocol):
         apply: Callable[[], ResultT],
         *,
         status: str | None = None,
-        verdict: Callable[[], CandidateRecord] | None = None,
+        verdict: Callable[[], CandidateRecord | None] | None = None,
     ) -> ResultT:
         """Write a fact down, and once it is there apply it; returns what that returns.
 
@@ -64,8 +64,8 @@ class FactLog(Protocol):
             fact: what is so from now on.
             apply: lets it have its effect, without waiting for anything.
             status: the sweep's from now on; None leaves it as it is.
-            verdict: works out the record of a candidate, before the fact has its effect; the
-                events of it are written together with the fact.
+            verdict: works out the record of a candidate, if there is one yet, before the fact has
+                its effect; the events of it are written together with the fact.
 
         Raises:
             StorageError: it cannot be written. Then it is not applied.
@@ -95,7 +95,7 @@ class _Entry:
 
     fact: SweepFact | None
     status: str | None = None
-    verdict: Callable[[], CandidateRecord] | None = None
+    verdict: Callable[[], CandidateRecord | None] | None = None
     apply: Callable[[], Any] = lambda: None
     applied: asyncio.Future[Any] | None = None
 
@@ -160,7 +160,7 @@ class SweepLog:
         apply: Callable[[], ResultT],
         *,
         status: str | None = None,
-        verdict: Callable[[], CandidateRecord] | None = None,
+        verdict: Callable[[], CandidateRecord | None] | None = None,
     ) -> ResultT:
         """See `FactLog.record`."""
         applied: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -239,8 +239,9 @@ class SweepLog:
             facts.append(Fact(entry.fact.kind, entry.fact.model_dump_json()))
             # With the fact itself, for this process may end before it could be done later.
             self.events.fact(entry.fact)
-            if entry.verdict is not None:
-                self.events.candidate(entry.verdict())
+            record = entry.verdict() if entry.verdict is not None else None
+            if record is not None:
+                self.events.candidate(record)
         if facts or self.events.pending:
             await self._append(facts, self.events.take(statuses[-1] if statuses else None))
             self.events.on_change()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from schemas.journal import SweepFact
 from schemas.results import CandidateRecord, SweepResult
 from spica_async.evaluate.fleet import FleetView
+from spica_async.judge.scoring import Candidate
 from spica_async.search.branch import Branch
 
 
@@ -31,6 +32,9 @@ class Observer:
 
     def progressed(self, branch: Branch) -> None:
         """Something of the branch has changed."""
+
+    def confirming(self, candidate: Candidate, replays: int) -> None:
+        """One of the best was measured once more; `replays` is how often any was."""
 
     def fleet(self, view: FleetView) -> None:
         """Something of the workers has changed."""
@@ -69,6 +73,11 @@ class Observers(Observer):
         """Pass it on."""
         for observer in self._observers:
             observer.progressed(branch)
+
+    def confirming(self, candidate: Candidate, replays: int) -> None:
+        """Pass it on."""
+        for observer in self._observers:
+            observer.confirming(candidate, replays)
 
     def fleet(self, view: FleetView) -> None:
         """Pass it on."""

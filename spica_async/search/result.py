@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from schemas.goal import OptimizationGoal
 from schemas.results import (
     BranchEnd,
     BranchResult,
-    RankedCandidate,
     SweepResult,
     SweepTimings,
     Tally,
 )
 from spica_async.evaluate.in_flight import Evaluations
 from spica_async.evaluate.messages import Discarded
-from spica_async.judge.scoring import Candidate, pareto_front, rank
+from spica_async.judge.ranking import ranking
 from spica_async.judge.sweep_result import (
     CutShort,
     is_useful,
     no_better,
-    ranked,
     sum_tallies,
     sweep_reason,
     sweep_status,
@@ -29,23 +24,6 @@ from spica_async.search.branch import Branch
 from spica_async.search.branches import Branches
 from spica_async.search.schedule.state import BranchState, Phase
 from spica_async.search.sweep import Sweep
-
-
-def ranking(
-    candidates: Sequence[Candidate], goal: OptimizationGoal, most: int | None = None
-) -> list[RankedCandidate]:
-    """Candidates best first, or the front under a Pareto goal.
-
-    Args:
-        candidates: what was measured.
-        goal: what makes one better than another.
-        most: how many of the best to list; a front is listed as a whole.
-    """
-    if goal.is_pareto:
-        ordered = pareto_front(candidates, goal.objectives)
-    else:
-        ordered = rank(candidates)[:most]
-    return [ranked(candidate) for candidate in ordered]
 
 
 def sweep_result(
@@ -75,17 +53,19 @@ def sweep_result(
         useful=any(is_useful(one.objectives, config.goal) for one in branches.candidates),
     )
     converged = branches.converged and status == "converged"
-    lost = {
+    of_the_run = {
         "late_results": evaluations.discarded[Discarded.LATE] if evaluations else 0,
         "resent_requests": evaluations.resent if evaluations else 0,
+        "replicates": sum(branch.replicates for branch in branches.branches)
+        + branches.confirmation.replays,
     }
     samplers = [branch.stats for branch in branches.branches]
     return SweepResult(
         sweep_id=sweep.sweep_id,
         status=status,
         reason=sweep_reason(results, config.sweep, cut_short, converged=converged),
-        ranking=ranking(branches.candidates, config.goal),
-        tally=sum_tallies(result.tally for result in results).model_copy(update=lost),
+        ranking=ranking(branches.candidates, config.goal, confirmed=branches.confirmed),
+        tally=sum_tallies(result.tally for result in results).model_copy(update=of_the_run),
         timings=SweepTimings(
             total=total_seconds,
             planning=sweep.planning_seconds,

@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from schemas.journal import Planned, PlannedBranch
-from schemas.messages import TraceLoad
+from schemas.messages import EvaluationRequest, Sample, TraceLoad
+from spica_async.engine.model_files import named_by_content
 from spica_async.errors import SpicaError
+from spica_async.evaluate.loads import load_of, scaled
 from spica_async.judge.verdict import study_objectives
 from spica_async.optimizer.profiles import open_sampler
 from spica_async.optimizer.proposals import EnumeratedProposer, Proposer, StudyProposer
@@ -48,6 +50,39 @@ class Sweep:
         """The digest of the model's files; None: the model ships with the engine."""
         return None if self.plan.model_files is None else self.plan.model_files.sha256
 
+    @property
+    def replicates(self) -> bool:
+        """Whether samples are measured more than once.
+
+        A sweep that an older version has begun goes on as that would have.
+        """
+        planned = self.past.planned
+        wanted = self.plan.config.confirm.enabled != "off"
+        return wanted if planned is None else planned.replicates
+
+    def request(
+        self, evaluation_id: str, sample: Sample, *, replicate: int = 0, load: float = 1.0
+    ) -> EvaluationRequest:
+        """The request to measure a sample.
+
+        Args:
+            evaluation_id: the name of the request.
+            sample: what to measure.
+            replicate: how often it was measured before, under that load.
+            load: factor of the workload's own load.
+        """
+        config, model = self.plan.config, self.plan.model_files
+        return EvaluationRequest(
+            evaluation_id=evaluation_id,
+            sweep_id=self.sweep_id,
+            sample=named_by_content(sample, model),
+            model=model,
+            load=scaled(load_of(config, self.trace, sample), load),
+            sla=config.goal.sla,
+            max_eval_seconds=config.sweep.max_eval_seconds,
+            replicate=replicate,
+        )
+
     def planned_fact(self, *, at: float) -> Planned:
         """The fact that it was planned.
 
@@ -70,6 +105,7 @@ class Sweep:
                 )
                 for space in self.plan.branches
             ],
+            replicates=self.replicates,
         )
 
     def check_unchanged(self) -> str | None:

@@ -17,6 +17,7 @@ from spica_async.evaluate.fleet import Fleet, FleetView
 from spica_async.evaluate.in_flight import Earlier, Evaluations
 from spica_async.evaluate.reuse import Reuse
 from spica_async.evaluate.turns import Share
+from spica_async.judge.ranking import ranking
 from spica_async.judge.sweep_result import CutShort
 from spica_async.processes.garbage import not_collected
 from spica_async.processes.shielded import shielded
@@ -24,7 +25,7 @@ from spica_async.search.branches import Branches
 from spica_async.search.fact_log import FactLog
 from spica_async.search.observer import Observers
 from spica_async.search.past_runs import MEMORY_BUS
-from spica_async.search.result import ranking, sweep_result
+from spica_async.search.result import sweep_result
 from spica_async.search.stopping import SweepStop
 from spica_async.search.sweep import Sweep
 from spica_async.search.sweep_state import TRANSITIONS, RunState
@@ -94,7 +95,11 @@ class SweepRun:
             SpicaError: what the journal has does not go with the plan, or cannot be written.
         """
         branches = await self.restore()
-        whole = ranking(branches.candidates, self.sweep.plan.config.goal)
+        whole = ranking(
+            branches.candidates,
+            self.sweep.plan.config.goal,
+            confirmed=branches.confirmed,
+        )
         result = end.result.model_copy(update={"ranking": whole})
         self._observers.ended(result, pareto=self.sweep.plan.config.goal.is_pareto)
         await self._observers.settled()

@@ -11,10 +11,11 @@ from schemas.daemon import BranchProgress
 from schemas.goal import OptimizationGoal
 from schemas.results import CandidateRecord, RankedCandidate, Tally
 from spica_async.evaluate.fleet import FleetView
+from spica_async.judge.ranking import ranking
 from spica_async.judge.sweep_result import sum_tallies
 from spica_async.search.branch import Branch
 from spica_async.search.observer import Observer
-from spica_async.search.result import branch_result, ranking
+from spica_async.search.result import branch_result
 
 
 class SweepWatch(Observer):
@@ -90,4 +91,4 @@ class SweepWatch(Observer):
     def best(self, goal: OptimizationGoal, *, most: int) -> list[RankedCandidate]:
         """So many of the ranking at most, or the whole front under a Pareto goal."""
         found = [c for branch in self._branches.values() for c in branch.candidates]
-        return ranking(found, goal, most)
+        return ranking(found, goal, most=most)

@@ -264,3 +264,12 @@ def _composite(space: SearchSpace, selection: Selection, name: str) -> Composite
     entry = _chosen(space, selection, name)
     assert isinstance(entry, str | dict)  # noqa: S101  # validated with the configuration
     return entry
+
+
+def is_noisy(sample: Sample) -> bool:
+    """Whether two replays of a sample may differ: where a KV router chooses, planner or not.
+
+    Args:
+        sample: as `unroll_sample` writes it.
+    """
+    return sample.get("router_mode") == "kv_router"

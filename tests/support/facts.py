@@ -12,9 +12,10 @@ from spica_async.optimizer.proposals import Proposal
 from spica_async.plan.types import SweepPlan
 from spica_async.search.branch import Branch, patience
 from spica_async.search.branches import sample_context
+from spica_async.search.racing import Race
 
 
-def branch_of(plan: SweepPlan) -> Branch:
+def branch_of(plan: SweepPlan, *, race_replays: int = 0) -> Branch:
     return Branch(
         sweep_id="sweep",
         config=plan.config,
@@ -22,6 +23,7 @@ def branch_of(plan: SweepPlan) -> Branch:
         space=plan.branches[0],
         on_evaluated=Ledger().evaluated,
         shared_patience=patience(plan.config),
+        race=Race(plan.config.goal, replays=race_replays),
     )
 
 

@@ -138,7 +138,7 @@ class NoLog:
         apply: Callable[[], ResultT],
         *,
         status: str | None = None,
-        verdict: Callable[[], CandidateRecord] | None = None,
+        verdict: Callable[[], CandidateRecord | None] | None = None,
     ) -> ResultT:
         return apply()
 

@@ -17,6 +17,7 @@ from schemas.search_space import ROLES, Backend, DeploymentMode
 from spica_async.config.load import load_config
 from spica_async.engine.facts import HardwareFacts, ModelFacts
 from spica_async.errors import InputError
+from spica_async.judge.noise import Mean
 from spica_async.judge.scoring import Candidate
 from spica_async.plan.build import plan_digest
 from spica_async.plan.load_forecast import LoadPredictorResult
@@ -114,6 +115,7 @@ def make_config() -> Callable[..., SmartSearchConfig]:
         workload: Mapping[str, Any] | None = None,
         goal: Mapping[str, Any] | None = None,
         sweep: Mapping[str, Any] | None = None,
+        confirm: Mapping[str, Any] | None = None,
     ) -> SmartSearchConfig:
         return SmartSearchConfig.model_validate(
             {
@@ -121,6 +123,7 @@ def make_config() -> Callable[..., SmartSearchConfig]:
                 "workload": CLOSED_LOOP if workload is None else workload,
                 "goal": goal or {},
                 "sweep": sweep or {},
+                "confirm": confirm or {},
             }
         )
 
@@ -209,8 +212,9 @@ def make_candidate() -> Callable[..., Candidate]:
             branch=branch,
             number=number,
             sample={},
+            reports=({},),
             report={},
-            objectives=objectives or {},
+            means={target: Mean(value, 0.0, 0) for target, value in (objectives or {}).items()},
             score=score,
             used_gpus=gpus,
         )

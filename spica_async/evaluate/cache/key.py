@@ -6,12 +6,12 @@ import hashlib
 import json
 from typing import Final
 
-from schemas.messages import EvaluationRequest, Sample
+from schemas.messages import EvaluationRequest
 from spica_async.engine.model_files import named_by_content
 from spica_async.space.sample import sample_key
 
-# Counted up whenever the engine is handed a sample or a load in another way, a report is read
-# otherwise, or other samples are taken for noisy.
+# Counted up whenever the engine is handed a sample or a load in another way, or a report is read
+# otherwise.
 _FORM: Final = 1
 # Where a trace lies says nothing of what is in it.
 _WHEREABOUTS: Final = frozenset({"path", "sources"})
@@ -38,14 +38,3 @@ def cache_key(request: EvaluationRequest, *, fingerprint: str) -> str:
     }
     text = json.dumps(question, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def is_noisy(sample: Sample) -> bool:
-    """Whether the same replay comes out otherwise each time: with a planner, or with a KV router.
-
-    Args:
-        sample: As `unroll_sample` writes it.
-    """
-    # A policy written out by the user may scale nothing, whatever it is called.
-    has_planner = bool(sample["enable_throughput_scaling"] or sample["enable_load_scaling"])
-    return has_planner or sample["router_mode"] == "kv_router"

@@ -20,12 +20,14 @@ class Cached:
         measured: How often the question was measured.
         worker: Who took this measurement.
         measured_at: When it was kept, in seconds since the epoch.
+        others: What else is kept of a noisy sample.
     """
 
     measurement: Measurement
     measured: int
     worker: str
     measured_at: float
+    others: tuple[Measurement, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from contextlib import (
     nullcontext,
     suppress,
 )
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -150,7 +150,9 @@ class SqlResultCache:
         if len(self._uses) >= _UNWRITTEN_USES:
             with suppress(StorageError):  # The answer is there all the same.
                 await self.write_uses()
-        return sorted(kept, key=_throughput)[(len(kept) - 1) // 2]
+        kept.sort(key=_throughput)
+        median = kept.pop((len(kept) - 1) // 2)
+        return replace(median, others=tuple(one.measurement for one in kept))
 
     async def put(self, key: str, measurement: Measurement, *, worker: str, noisy: bool) -> None:
         """See `ResultCache.put`.

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from schemas.goal import OptimizationGoal
-from schemas.journal import Ended, Planned, Started, Stopped, SweepFact
+from schemas.journal import Confirmed, Ended, Planned, Started, Stopped, SweepFact
 from schemas.lifecycle import (
     BestImproved,
     BranchEnumerated,
+    CandidateConfirmed,
     CandidateMeasured,
     FrontChanged,
     Lifecycle,
@@ -51,6 +52,9 @@ class EventsFromFacts:
             case Stopped():
                 kind = "sweep.cancelled" if fact.cancelled else "sweep.paused"
                 yield SweepPaused(kind=kind, reason=fact.reason)
+            case Confirmed():
+                for candidate in fact.candidates:
+                    yield CandidateConfirmed(candidate=candidate)
             case Ended():
                 yield SweepFinished(result=fact.result)
             case _:

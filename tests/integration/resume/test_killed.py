@@ -60,6 +60,21 @@ async def test_the_continuous_schedule_keeps_the_budget(driver: Driver, command:
         assert len(configs) == len(set(configs))
 
 
+async def test_what_is_measured_again_is_measured_exactly_as_often(
+    driver: Driver, command: Command
+) -> None:
+    noisy = replace(command, schedule="continuous", noisy=True)
+    _, steps = await uninterrupted(driver, noisy)
+    # In the search, in the confirmation, and again and again in that.
+    for deaths in ([60], [len(steps) - 40], [120, *([30] * 6)]):
+        found = await resumed(driver, noisy, *deaths)
+        assert found.status == "completed"
+        assert found.tally["feasible"] == BUDGET
+        # The fake measures the same each time: four replays of each of the best will do, and one
+        # under each other load. The search has some of its own.
+        assert 5 * (3 + 2) <= found.tally["replicates"] <= 5 * (3 + 2) + BUDGET // 4
+
+
 async def test_a_sweep_that_was_stopped_goes_on(driver: Driver, command: Command) -> None:
     whole, _ = await uninterrupted(driver, command)
     folder = Path(command.root) / command.sweep_id

@@ -65,6 +65,7 @@ class Command:
         die_after: seconds after which to die; 0 for never.
         stop_at: number of a result after which it is asked to stop; 0 for none.
         per_branch: candidates of each branch, of which there are two; none: the small sweep.
+        noisy: whether the best are measured again.
     """
 
     sweep_id: str
@@ -76,10 +77,11 @@ class Command:
     die_after: float = 0.0
     stop_at: int = 0
     per_branch: int | None = None
+    noisy: bool = False
 
 
 @functools.cache
-def sweep_plan(schedule: str) -> SweepPlan:
+def sweep_plan(schedule: str, *, noisy: bool = False) -> SweepPlan:
     """Two branches of 2 rounds of 3 candidates each, with failures and duplicates among them."""
     return plan(
         {
@@ -89,6 +91,7 @@ def sweep_plan(schedule: str) -> SweepPlan:
             "agg_max_num_seqs": [256, 512],
             "decode_max_num_seqs": [256, 512, 1024],
             "prefill_max_num_seqs": [1, 2],
+            "router_mode": ["kv_router" if noisy else "round_robin"],
         },
         goal={"target": "throughput"},
         sweep={
@@ -104,13 +107,14 @@ def sweep_plan(schedule: str) -> SweepPlan:
 
 @functools.cache
 def long_plan(per_branch: int) -> SweepPlan:
-    """Two branches of so many candidates each, all that there are of several times as many."""
+    """Two branches of so many candidates each, of several times as many; the best are confirmed."""
     return plan(
         {
             "gpu_budget": 64,
             "deployment_mode": ["agg", "disagg"],
             "agg_max_num_batched_tokens": [8192, 16384, 32768],
             "agg_max_num_seqs": [256, 512, 1024],
+            "router_mode": ["kv_router"],
         },
         goal={"target": "throughput"},
         sweep={
@@ -126,7 +130,7 @@ def long_plan(per_branch: int) -> SweepPlan:
 
 def _planned(command: Command) -> SweepPlan:
     if command.per_branch is None:
-        return sweep_plan(command.schedule)
+        return sweep_plan(command.schedule, noisy=command.noisy)
     return long_plan(command.per_branch)
 
 
@@ -162,7 +166,12 @@ async def _run(command: Command) -> None:
         )
         if past.planned is None:
             planned = Planned(
-                at=0, digest=found.digest, versions={}, planning_seconds=0, branches=[]
+                at=0,
+                digest=found.digest,
+                versions={},
+                planning_seconds=0,
+                branches=[],
+                replicates=True,
             )
             await log.record(planned, lambda: None)
         bus = await stack.enter_async_context(_bus(command))

@@ -91,7 +91,10 @@ POLICY = {
                 "did you mean load_predictor?"
             ),
         ),
-        ({"goal": {"zzz": 1}}, "goal.zzz: unknown key; known are pareto_objectives, sla, target"),
+        (
+            {"goal": {"zzz": 1}},
+            "goal.zzz: unknown key; known are pareto_objectives, robust, sla, target",
+        ),
         ({"space": {3: 4}}, "search_space[3]: keys should be strings, not 3"),
     ],
 )

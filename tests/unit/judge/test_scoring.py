@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.goal import OptimizationGoal, OptimizationTarget, SLATarget
+from spica_async.judge.noise import Mean
 from spica_async.judge.scoring import (
     Candidate,
     average_gpus,
@@ -183,7 +184,7 @@ def test_a_candidate_has_its_score_and_each_raw_objective() -> None:
         branch="agg",
         number=3,
         sample={"used_gpus": 4},
-        report=REPORT,
+        reports=[REPORT],
         goal=OptimizationGoal(
             target=OptimizationTarget.PARETO,
             pareto_objectives=[OptimizationTarget.E2E_LATENCY, OptimizationTarget.GOODPUT],
@@ -196,10 +197,11 @@ def test_a_candidate_has_its_score_and_each_raw_objective() -> None:
         branch="agg",
         number=3,
         sample={"used_gpus": 4},
+        reports=(REPORT,),
         report=REPORT,
-        objectives={
-            OptimizationTarget.E2E_LATENCY: 2000.0,
-            OptimizationTarget.GOODPUT: 800.0,
+        means={
+            OptimizationTarget.E2E_LATENCY: Mean(2000.0, 0.0, 0),
+            OptimizationTarget.GOODPUT: Mean(800.0, 0.0, 0),
         },
         score=2000.0,
         used_gpus=4,

@@ -9,12 +9,10 @@ import pytest
 from schemas.config import SweepControl
 from schemas.goal import OptimizationGoal, OptimizationTarget, SLATarget
 from schemas.results import BranchEnd, BranchResult, SweepStatus, Tally
-from spica_async.judge.scoring import make_candidate
 from spica_async.judge.sweep_result import (
     CutShort,
     is_useful,
     no_better,
-    ranked,
     sum_tallies,
     sweep_reason,
     sweep_status,
@@ -91,20 +89,6 @@ def test_a_candidate_is_useful_once_any_request_met_the_sla(value: float, *, use
     counts = OptimizationGoal(target=OptimizationTarget.GOODPUT, sla=SLATarget(e2e_ms=1.0))
     assert is_useful({"goodput": value}, counts) == useful
     assert is_useful({"throughput": 0.0}, OptimizationGoal(target=OptimizationTarget.THROUGHPUT))
-
-
-def test_a_ranked_candidate_keeps_its_facts() -> None:
-    candidate = make_candidate(
-        candidate_id="one",
-        branch="agg",
-        number=0,
-        sample={"used_gpus": 1},
-        report={"output_throughput_tok_s": 2.0},
-        goal=OptimizationGoal(target=OptimizationTarget.THROUGHPUT),
-        facts={"backend_version": "1"},
-    )
-    listed = ranked(candidate)
-    assert (listed.score, listed.facts) == (2.0, {"backend_version": "1"})
 
 
 def test_tallies_are_summed_by_name_and_by_cause() -> None:

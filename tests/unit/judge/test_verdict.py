@@ -30,7 +30,7 @@ def judge_report(make_config: Callable[..., SmartSearchConfig]) -> Callable[...,
         measurement: Measurement, goal: dict[str, Any] = LATENCY, used_gpus: int = 4
     ) -> Judged:
         return judge(
-            measurement,
+            [measurement],
             config=make_config({"gpu_budget": 4}, goal=goal),
             candidate_id="s-agg-0",
             branch="agg",

@@ -68,6 +68,7 @@ def test_the_smallest_configuration_takes_every_default(
         "target": "throughput",
         "sla": None,
         "pareto_objectives": None,
+        "robust": False,
     }
     assert config.sweep.model_dump() == {
         "max_rounds": 20,

@@ -51,6 +51,7 @@ def test_a_verdict_that_is_foreseen_changes_nothing_and_is_the_one_that_comes(
     branch = branch_of(plan)
     assert apply(branch, suggested) == 1
     record = branch.verdict(measured)
+    assert record is not None
     assert (record.outcome, record.found_seconds, branch.state.in_flight) == ("failed", 1.0, 1)
     assert [one.number for one in branch.measured(measured)] == [0]
     assert branch.state.in_flight == 0

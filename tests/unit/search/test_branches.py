@@ -127,7 +127,7 @@ async def test_a_worker_sees_the_sample_the_load_and_the_sla_and_no_goal(
     data = json.loads(body)["data"]
     assert set(data) == {
         *("evaluation_id", "sweep_id", "run", "sample", "model", "load", "sla"),
-        "max_eval_seconds",
+        *("max_eval_seconds", "replicate"),
     }
     assert data["evaluation_id"] == "sweep-agg-0"
     assert data["sla"] == {"ttft_ms": None, "itl_ms": None, "e2e_ms": 77.0}
@@ -185,6 +185,8 @@ async def test_a_record_holds_all_of_a_candidate(
         "source": "optimizer",
         "stand_in": None,
         "worker": "fake",
+        "replicates": 1,
+        "interval": (score, score),
         "reused": None,
         "found_seconds": 1.5,
     }
@@ -255,6 +257,7 @@ async def test_a_small_space_is_exhausted_with_each_point_once(
             "router_mode": ["round_robin", "kv_router"],
         },
         sweep={"max_rounds": 20, "candidates_per_round": 10},
+        confirm={"enabled": "off"},
     )
     plan = make_sweep_plan(config)
     assert plan.branches[0].distinct_selections == 24

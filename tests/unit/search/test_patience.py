@@ -5,20 +5,22 @@ from __future__ import annotations
 import pytest
 
 from schemas.goal import OptimizationTarget as Target
+from spica_async.judge.noise import Mean
 from spica_async.judge.scoring import Candidate
 from spica_async.search.patience import Patience
 
 
 def candidate(*values: float, targets: tuple[Target, ...] = (Target.THROUGHPUT,)) -> Candidate:
-    objectives = dict(zip(targets, values, strict=True))
+    means = {target: Mean(value, 0.0, 0) for target, value in zip(targets, values, strict=True)}
     first = targets[0]
     return Candidate(
         candidate_id="c",
         branch="agg",
         number=0,
         sample={},
+        reports=({},),
         report={},
-        objectives=objectives,
+        means=means,
         score=values[0] if first.maximize else -values[0],
         used_gpus=1,
     )

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from schemas.goal import SLATarget
 from schemas.messages import EvaluationRequest, Sample, SyntheticLoad, TraceLoad, TraceSource
 from spica_async.engine.model_files import named_by_content, pack
-from spica_async.evaluate.cache.key import cache_key, is_noisy
+from spica_async.evaluate.cache.key import cache_key
 
 ENGINE = "0123456789ab"
 SAMPLE: Sample = {
@@ -150,19 +150,3 @@ def test_a_model_of_the_users_own_counts_by_what_its_files_hold() -> None:
     )
     keys = {key(ask()), key(ask(sample=here, model=one)), key(ask(sample=here, model=other))}
     assert len(keys) == 3
-
-
-@pytest.mark.parametrize(
-    ("changed", "noisy"),
-    [
-        ({}, False),
-        ({"router_mode": "random"}, False),
-        ({"router_mode": "kv_router"}, True),
-        ({"enable_load_scaling": True}, True),
-        ({"enable_throughput_scaling": True}, True),
-        # A policy that is written out, and scales nothing.
-        ({"planner_scaling_policy": {"enable_load_scaling": False}}, False),
-    ],
-)
-def test_with_a_planner_or_a_kv_router_it_is_noisy(changed: Sample, *, noisy: bool) -> None:
-    assert is_noisy(SAMPLE | changed) is noisy

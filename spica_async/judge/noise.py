@@ -1,0 +1,90 @@
+"""How far a mean of replays may be off, and which means differ.
+
+The engine draws at random among equal workers under a KV router. How far two replays of one sample
+are apart depends on the metric and the load, so it is measured and never assumed.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Final
+
+Interval = tuple[float, float]
+
+CONFIDENCE: Final = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Mean:
+    """The mean of some replays.
+
+    Attributes:
+        value: The mean.
+        error: The standard error of it; None where one replay alone says nothing of it.
+        freedom: Degrees of freedom of the error; 0 where the value is exact.
+    """
+
+    value: float
+    error: float | None
+    freedom: float
+
+    @classmethod
+    def of(cls, values: Sequence[float], *, noisy: bool) -> Mean:
+        """The mean of the values of one metric, one for each replay.
+
+        Args:
+            values: One or more.
+            noisy: Whether replays differ; otherwise one is exact.
+        """
+        # Exact, so that equal values have their own mean and no deviation.
+        mean, count = float(statistics.mean(values)), len(values)
+        if not noisy:
+            return cls(mean, 0.0, 0)
+        if count == 1:
+            return cls(mean, None, 0)
+        return cls(mean, statistics.stdev(values) / math.sqrt(count), count - 1)
+
+    @property
+    def interval(self) -> Interval | None:
+        """The 95 % interval, by Student's t; None where nothing is known of the error."""
+        if self.error is None:
+            return None
+        half = self.error * _quantile(self.freedom) if self.error else 0.0
+        return self.value - half, self.value + half
+
+    def is_within(self, precision: float) -> bool:
+        """Whether half of the interval is at most that part of the mean."""
+        interval = self.interval
+        return interval is not None and interval[1] - self.value <= precision * abs(self.value)
+
+    def differs(self, other: Mean) -> bool:
+        """Whether the difference to another mean clears the noise, by Welch's test at 95 %.
+
+        Nothing can be said, and so it does not, where the error of one is unknown.
+        """
+        if self.error is None or other.error is None:
+            return False
+        distance = abs(self.value - other.value)
+        variances = [self.error**2, other.error**2]
+        total = sum(variances)
+        if not total:
+            return distance > 0
+        # Welch and Satterthwaite; what is exact adds nothing.
+        spread = sum(
+            (variance / total) ** 2 / one.freedom
+            for variance, one in zip(variances, (self, other), strict=True)
+            if variance
+        )
+        return distance > _quantile(1 / spread) * math.sqrt(total)
+
+
+@cache
+def _quantile(freedom: float) -> float:
+    """The two-sided quantile of Student's t."""
+    from scipy.special import stdtrit  # noqa: PLC0415  # half a second, and most sweeps need none
+
+    return float(stdtrit(freedom, (1 + CONFIDENCE) / 2))
