@@ -45,6 +45,7 @@ from spica_async.judge.verdict import study_objectives
 from spica_async.optimizer.profiles import open_sampler
 from spica_async.optimizer.proposals import Proposer, StudyProposer
 from spica_async.optimizer.types import Study
+from spica_async.search.branch_driver import SearchContext
 from spica_async.search.branches import Branches
 from spica_async.space.branch import BranchSpace
 from spica_async.space.sample import sample_key
@@ -188,12 +189,8 @@ async def carry_out(task: Task, log_folder: Path) -> Record:
             desk.bus, Fleet(FINGERPRINT), coordinator="sweep", parallel=task.slots
         ).open() as evaluations,
     ):
-        search = Branches(
-            sweep_of(sweep_plan),
-            log=NoLog(),
-            observer=Ledger(),
-            elapsed=time.perf_counter,
-        )
+        context = SearchContext(sweep_of(sweep_plan), NoLog(), time.perf_counter)
+        search = Branches(context, Ledger())
         await search.run(open_proposer, evaluations)
     (branch,) = search.branches
     if branch.stats.stand_ins:

@@ -5,19 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal
 
 from schemas.journal import Concluded, Measured, Observed, Requested, Suggested
 from schemas.messages import EvaluationRequest, EvaluationResult
 from spica_async.evaluate.in_flight import EvaluationGivenUpError, Evaluations
-from spica_async.evaluate.reuse import Reuse, Reused
+from spica_async.evaluate.reuse import Reuse, Reused, no_reuse
 from spica_async.optimizer.proposals import Proposal, Proposer
 from spica_async.search.branch import Branch
 from spica_async.search.branch_resume import CatchUp
 from spica_async.search.evaluation import Evaluation
 from spica_async.search.fact_log import FactLog
+from spica_async.search.past_runs import MEMORY_BUS, requests_survive
 from spica_async.search.schedule.continuous import ContinuousState
 from spica_async.search.schedule.state import Observation
 from spica_async.search.sweep import Sweep
@@ -31,22 +32,20 @@ class SearchContext:
     Attributes:
         sweep: what is searched.
         log: the log that facts are written to.
-        reuse: answers what was measured before.
         elapsed: the seconds that the sweep has run for.
-        requests_survive: whether requests on the bus outlive this process.
-        replicates: whether samples are measured more than once.
+        reuse: answers what was measured before.
+        bus: the name of the bus that requests go out on.
     """
 
     sweep: Sweep
     log: FactLog
-    reuse: Reuse
     elapsed: Callable[[], float]
-    requests_survive: bool
-    replicates: bool
+    reuse: Reuse = field(default_factory=no_reuse)
+    bus: str = MEMORY_BUS
 
     async def note_request(self, fact: Requested) -> None:
         """Have it written that a request is about to be sent."""
-        if self.requests_survive:
+        if requests_survive(self.bus, self.bus):
             await self.log.record(fact, lambda: None)
         else:
             # What is under way ends with this process: no later run looks for it.
@@ -55,7 +54,7 @@ class SearchContext:
     async def find(self, request: EvaluationRequest) -> Reused | None:
         """What was measured before in answer to a request; one measurement without replicates."""
         found = await self.reuse.find(request)
-        if found is None or self.replicates:
+        if found is None or self.sweep.replicates:
             return found
         return replace(found, others=())
 

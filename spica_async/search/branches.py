@@ -21,7 +21,6 @@ from schemas.journal import (
 )
 from spica_async.errors import SpicaError
 from spica_async.evaluate.in_flight import Evaluations
-from spica_async.evaluate.reuse import Reuse, no_reuse
 from spica_async.judge.scoring import Candidate
 from spica_async.optimizer.proposals import Proposer
 from spica_async.plan.types import SweepPlan, enumerable_points
@@ -30,11 +29,9 @@ from spica_async.search.branch_driver import BranchDriver, SearchContext
 from spica_async.search.branch_resume import BranchRestorer
 from spica_async.search.confirmation import Confirmation
 from spica_async.search.confirmation_driver import ConfirmationDriver
-from spica_async.search.fact_log import FactLog
 from spica_async.search.observer import Observer
-from spica_async.search.past_runs import MEMORY_BUS, requests_survive
+from spica_async.search.past_runs import requests_survive
 from spica_async.search.racing import Race
-from spica_async.search.sweep import Sweep
 from spica_async.space.branch import BranchSpace
 from spica_async.space.sample import SampleContext
 
@@ -49,12 +46,8 @@ class Branches:
     """All branches of one sweep, run side by side.
 
     Args:
-        sweep: what to search.
-        log: the log that facts are written to.
+        context: what they are searched with.
         observer: called at each step.
-        elapsed: the seconds that the sweep has run for.
-        reuse: answers what was measured before; none: nothing does.
-        bus: the name of the bus that requests go out on.
 
     Attributes:
         branches: one for each of the plan.
@@ -62,30 +55,13 @@ class Branches:
         converged: whether branches were ended because all together no longer got better.
     """
 
-    def __init__(
-        self,
-        sweep: Sweep,
-        *,
-        log: FactLog,
-        observer: Observer,
-        elapsed: Callable[[], float],
-        reuse: Reuse | None = None,
-        bus: str = MEMORY_BUS,
-    ) -> None:
-        plan = sweep.plan
-        context = sample_context(plan)
-        search = SearchContext(
-            sweep=sweep,
-            log=log,
-            reuse=reuse or no_reuse(),
-            elapsed=elapsed,
-            requests_survive=requests_survive(bus, bus),
-            replicates=sweep.replicates,
-        )
+    def __init__(self, context: SearchContext, observer: Observer) -> None:
+        sweep, plan = context.sweep, context.sweep.plan
+        samples = sample_context(plan)
         self._parallel_evals = plan.config.sweep.parallel_evals
         self._slots = 0
         self._patience = patience(plan.config)
-        self._bus = bus
+        self._bus = context.bus
         self._confirmed = plan.config.confirm.top if sweep.replicates else 0
         self._race = Race(plan.config.goal, replays=_search_replays(plan) * sweep.replicates)
         self.confirmation = Confirmation(plan.config, enabled=sweep.replicates)
@@ -94,7 +70,7 @@ class Branches:
             Branch(
                 sweep_id=sweep.sweep_id,
                 config=plan.config,
-                context=context,
+                context=samples,
                 space=space,
                 on_evaluated=observer.evaluated,
                 shared_patience=self._patience,
@@ -108,14 +84,14 @@ class Branches:
         self._drivers = tuple(
             BranchDriver(
                 branch,
-                search,
+                context,
                 progressed=partial(observer.progressed, branch),
                 after_observed=self._conclude_if_lost,
             )
             for branch in self.branches
         )
         self._confirming = ConfirmationDriver(
-            self.confirmation, self.branches, search, observer=observer
+            self.confirmation, self.branches, context, observer=observer
         )
 
     @property

@@ -15,12 +15,13 @@ from spica_async.bus.port import Bus, BusError, BusUnavailableError
 from spica_async.errors import SpicaError, causes, first_cause
 from spica_async.evaluate.fleet import Fleet, FleetView
 from spica_async.evaluate.in_flight import Earlier, Evaluations
-from spica_async.evaluate.reuse import Reuse
+from spica_async.evaluate.reuse import Reuse, no_reuse
 from spica_async.evaluate.turns import Share
 from spica_async.judge.ranking import ranking
 from spica_async.judge.sweep_result import CutShort
 from spica_async.processes.garbage import not_collected
 from spica_async.processes.shielded import shielded
+from spica_async.search.branch_driver import SearchContext
 from spica_async.search.branches import Branches
 from spica_async.search.fact_log import FactLog
 from spica_async.search.observer import Observers
@@ -79,14 +80,8 @@ class SweepRun:
         self._spent_seconds = sweep.past.elapsed_seconds
         self._began: float | None = None
         self._search_began = 0.0
-        self._branches = Branches(
-            sweep,
-            log=log,
-            observer=observers,
-            elapsed=self._elapsed,
-            reuse=reuse,
-            bus=bus_name,
-        )
+        context = SearchContext(sweep, log, self._elapsed, reuse or no_reuse(), bus_name)
+        self._branches = Branches(context, observers)
 
     async def show_end(self, end: Ended) -> SweepResult:
         """The result of a sweep that has ended, written once more.

@@ -31,6 +31,7 @@ from spica_async.optimizer.proposals import EnumeratedProposer, Proposer, StudyP
 from spica_async.optimizer.types import Suggestion, Trial
 from spica_async.plan.types import SweepPlan
 from spica_async.search.branch import Branch
+from spica_async.search.branch_driver import SearchContext
 from spica_async.search.branches import Branches, ProposerFactory
 from spica_async.search.fact_log import ResultT
 from spica_async.search.observer import Observer
@@ -284,12 +285,7 @@ async def run_search(
         coordinator="sweep",
         parallel=plan.config.sweep.parallel_evals,
     ).open() as evaluations:
-        search = Branches(
-            sweep_of(plan),
-            log=NoLog(),
-            observer=ledger,
-            elapsed=lambda: 1.5,
-        )
+        search = Branches(SearchContext(sweep_of(plan), NoLog(), lambda: 1.5), ledger)
         run = Run(search, ledger, FakeWorker(bus, measure, slots), samplers)
         workers = make_workers(bus) if make_workers else [run.worker]
         async with AsyncExitStack() as stack:
