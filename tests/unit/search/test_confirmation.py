@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from support.searching import Run, run_search, throughput_of
 
 from schemas.config import SmartSearchConfig
-from schemas.messages import EvaluationRequest, Measurement, Sample
+from schemas.journal import Measured
+from schemas.messages import EvaluationRequest, EvaluationResult, Measurement, Sample
 from spica_async.judge.ranking import MIN_REPLICATES, ranking
 from spica_async.judge.scoring import Candidate, make_candidate, measured_again
 from spica_async.plan.types import SweepPlan
@@ -138,6 +139,29 @@ def test_a_robust_goal_measures_other_loads_of_what_does_not_differ(
     assert sweep.done == [Replay("1", 0, 0.8), Replay("1", 0, 1.2)]
 
 
+def test_all_of_a_front_are_measured_again(make_config: MakeConfig) -> None:
+    goal = {"target": "pareto", "pareto_objectives": ["throughput", "e2e_latency"]}
+    config = make_config(goal=goal, confirm={"top": 1})
+    known = [
+        make_candidate(
+            candidate_id=name,
+            branch="agg",
+            number=int(name),
+            sample={"used_gpus": 1, "router_mode": "kv_router"},
+            reports=[{"output_throughput_tok_s": tokens, "mean_e2e_latency_ms": latency}],
+            goal=config.goal,
+            facts={},
+        )
+        for name, tokens, latency in [("1", 9.0, 5.0), ("2", 8.0, 3.0), ("3", 7.0, 4.0)]
+    ]
+    confirmation = Confirmation(config, enabled=True)
+    asked: Counter[str] = Counter()
+    while (replay := confirmation.next_replay(known)) is not None:
+        confirmation.started(replay)
+        asked[replay.candidate_id] += 1
+    assert asked == {"1": MIN_REPLICATES - 1, "2": MIN_REPLICATES - 1}
+
+
 @pytest.mark.parametrize("confirm", [{"enabled": "off", "top": 5}, {"max_replays": 0, "loads": []}])
 def test_nothing_is_measured_where_nothing_may_be(
     make_config: MakeConfig, confirm: dict[str, object]
@@ -243,6 +267,26 @@ async def test_other_loads_are_asked_for_by_their_requests(
     )
     assert (loads[2], loads[8]) == (1, 1)
     assert {load_requests(request) for request in run.worker.requests} == {(2, 4), (4, 8), (8, 16)}
+
+
+async def test_a_load_under_which_it_fails_leaves_it_as_it_is(
+    make_config: MakeConfig, make_sweep_plan: MakePlan
+) -> None:
+    config = make_config(NOISY_SPACE, confirm={"top": 1, "loads": [1.0]})
+    run = await search(config, make_sweep_plan, 0.0)
+    (before, *_) = run.branch.candidates
+    result = EvaluationResult(
+        evaluation_id="again",
+        sweep_id="sweep",
+        worker="fake",
+        measurement=Measurement(outcome="failed", cause="replay_error", detail="it broke"),
+        wall_seconds=1.0,
+    )
+    fact = Measured(
+        at=1.0, branch="agg", number=before.number, result=result, waited_seconds=0.0, load=0.8
+    )
+    assert not run.branch.measured_again(fact)
+    assert run.branch.candidate(before.number) == before
 
 
 def load_requests(request: EvaluationRequest) -> tuple[int | None, int]:
