@@ -61,10 +61,15 @@ class Mean:
         interval = self.interval
         return interval is not None and interval[1] - self.value <= precision * abs(self.value)
 
-    def differs(self, other: Mean) -> bool:
+    def differs(self, other: Mean, *, comparisons: int = 1) -> bool:
         """Whether the difference to another mean clears the noise, by Welch's test at 95 %.
 
         Nothing can be said, and so it does not, where the error of one is unknown.
+
+        Args:
+            other: The mean of another candidate.
+            comparisons: How many are made, of which none shall be wrong in 95 % of all cases
+                (Bonferroni).
         """
         if self.error is None or other.error is None:
             return False
@@ -79,12 +84,12 @@ class Mean:
             for variance, one in zip(variances, (self, other), strict=True)
             if variance
         )
-        return distance > _quantile(1 / spread) * math.sqrt(total)
+        return distance > _quantile(1 / spread, comparisons) * math.sqrt(total)
 
 
 @cache
-def _quantile(freedom: float) -> float:
+def _quantile(freedom: float, comparisons: int = 1) -> float:
     """The two-sided quantile of Student's t."""
     from scipy.special import stdtrit  # noqa: PLC0415  # half a second, and most sweeps need none
 
-    return float(stdtrit(freedom, (1 + CONFIDENCE) / 2))
+    return float(stdtrit(freedom, 1 - (1 - CONFIDENCE) / comparisons / 2))

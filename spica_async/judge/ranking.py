@@ -114,19 +114,23 @@ def score_interval(candidate: Candidate, goal: OptimizationGoal) -> tuple[float,
 
 def _grouped(best_first: Sequence[Candidate]) -> list[list[Candidate]]:
     groups: list[list[Candidate]] = []
+    noisy = sum(is_noisy(one.sample) and is_confirmed(one) for one in best_first)
     for one in best_first:
-        if groups and not _differ(groups[-1][0], one):
+        if groups and not _differ(groups[-1][0], one, comparisons=max(1, noisy - 1)):
             groups[-1].append(one)
         else:
             groups.append([one])
     return groups
 
 
-def _differ(one: Candidate, other: Candidate) -> bool:
+def _differ(one: Candidate, other: Candidate, *, comparisons: int) -> bool:
     """Whether noise can tell two apart; of one whose noise is unknown nobody can say so."""
     if not (is_confirmed(one) and is_confirmed(other)):
         return True
-    return any(mean.differs(other.means[target]) for target, mean in one.means.items())
+    return any(
+        mean.differs(other.means[target], comparisons=comparisons)
+        for target, mean in one.means.items()
+    )
 
 
 def _cheapness(one: Candidate) -> tuple[int, float]:

@@ -70,6 +70,25 @@ def test_an_exact_value_adds_no_doubt_to_a_difference() -> None:
     assert noisy.differs(Mean.of([low - 1e-6], noisy=False))
 
 
+def test_more_comparisons_need_more_of_a_difference() -> None:
+    one, other = (
+        Mean.of([base, base + 0.2, base - 0.2, base + 0.1], noisy=True) for base in (1, 1.4)
+    )
+    assert one.differs(other)
+    assert not one.differs(other, comparisons=4)
+
+
+def test_of_many_that_are_alike_none_differs_from_the_best_in_nineteen_of_twenty_sweeps() -> None:
+    draws = np.random.default_rng(1).normal(10.0, 3.0, size=(1000, 5, 6))
+    wrong = 0
+    for sweep in draws:
+        best, *others = sorted(
+            (Mean.of(list(row), noisy=True) for row in sweep), key=lambda mean: -mean.value
+        )
+        wrong += any(best.differs(other, comparisons=len(others)) for other in others)
+    assert wrong / len(draws) < 0.12
+
+
 @given(VALUES)
 def test_the_mean_lies_in_its_interval_and_does_not_differ_from_itself(values: list[float]) -> None:
     mean = Mean.of(values, noisy=True)
