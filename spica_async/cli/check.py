@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from spica_async.cli.options import ConfigPath
+from spica_async.cli.options import Changes, ConfigPath
 
 
-def check(config: ConfigPath) -> None:
+def check(config: ConfigPath, *, changes: Changes = None) -> None:
     """Show what would be searched, what would not and why.
 
     No candidate is replayed; the engine is tried with one request per backend and mode.
@@ -20,7 +20,7 @@ def check(config: ConfigPath) -> None:
 
     log_warnings_to_stderr()
     progress = ProgressConsole()
-    inputs = inputs_of(load_config(config), progress.print_line)
+    inputs = inputs_of(load_config(config, changes or ()), progress.print_line)
     with showing(inputs.config.goal, progress) as display:
         plan = asyncio.run(inputs.plan(display.planning))
     print_view(plan_view(plan))

@@ -6,12 +6,13 @@ from typing import Annotated, Literal
 
 import typer
 
-from spica_async.cli.options import AsJson, ConfigPath, DaemonFlags, NoCache, SweepId
+from spica_async.cli.options import AsJson, Changes, ConfigPath, DaemonFlags, NoCache, SweepId
 
 
 def submit(
     config: ConfigPath,
     *,
+    changes: Changes = None,
     flags: DaemonFlags,
     priority: Annotated[
         int, typer.Option(min=-100, max=100, help="higher begins first and gets more of the slots")
@@ -26,7 +27,7 @@ def submit(
     from spica_async.config.load import load_config
     from spica_async.report.folder import config_document
 
-    document = config_document(load_config(config))
+    document = config_document(load_config(config, changes or ()))
     submission = SweepSubmission(config=document, priority=priority, use_cache=not no_cache)
     with flags.client() as client:
         sweep = client.submit(submission)

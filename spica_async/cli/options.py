@@ -29,6 +29,14 @@ DEFAULT_GRACE_SECONDS: Final = 10.0
 """With a broker; enough for a small replay to end and for its result to arrive."""
 
 ConfigPath = Annotated[Path, typer.Argument(help="the YAML file of the sweep", metavar="CONFIG")]
+Changes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        help="a value in place of the file's, e.g. search_space.gpu_budget=16; may be repeated",
+        metavar="KEY=VALUE",
+    ),
+]
 SweepId = Annotated[str, typer.Argument(help="the sweep's id", metavar="SWEEP")]
 AsJson = Annotated[
     bool, typer.Option("--json", help="one JSON document on stdout, progress on stderr")

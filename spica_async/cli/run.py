@@ -7,20 +7,34 @@ from typing import Annotated
 import typer
 
 from spica_async.cli.daemon import give_order
-from spica_async.cli.options import AsJson, ConfigPath, DaemonFlags, NoCache, SweepFlags, TokenFile
+from spica_async.cli.options import (
+    AsJson,
+    Changes,
+    ConfigPath,
+    DaemonFlags,
+    NoCache,
+    SweepFlags,
+    TokenFile,
+)
 
 
 def run(
-    config: ConfigPath, *, flags: SweepFlags, no_cache: NoCache = False, json: AsJson = False
+    config: ConfigPath,
+    *,
+    changes: Changes = None,
+    flags: SweepFlags,
+    no_cache: NoCache = False,
+    json: AsJson = False,
 ) -> None:
     """Run one sweep and print its best deployments.
 
     Replays run in this machine's processes, or with --bus where workers are.
     """
     from spica_async.cli.sweep import RunOptions, run_new_sweep
+    from spica_async.config.load import load_config
 
     options = RunOptions.read(flags, use_cache=not no_cache)
-    raise typer.Exit(run_new_sweep(config, options, as_json=json))
+    raise typer.Exit(run_new_sweep(load_config(config, changes or ()), options, as_json=json))
 
 
 def resume(

@@ -21,7 +21,6 @@ from spica_async.bus.port import Bus
 from spica_async.cli.logs import log_warnings_to_stderr, logging_to_file
 from spica_async.cli.options import DEFAULT_OUTPUT, SweepFlags
 from spica_async.config.inputs import Inputs, inputs_of
-from spica_async.config.load import load_config
 from spica_async.errors import InputError, first_cause
 from spica_async.evaluate.cache.opening import cache_place
 from spica_async.evaluate.cache.opening import opened as opened_cache
@@ -93,15 +92,15 @@ class RunOptions:
         return command
 
 
-def run_new_sweep(path: Path, options: RunOptions, *, as_json: bool) -> int:
-    """Run the sweep of one configuration file and return the exit code.
+def run_new_sweep(config: SmartSearchConfig, options: RunOptions, *, as_json: bool) -> int:
+    """Run the sweep of one configuration and return the exit code.
 
     Raises:
         SpicaError: if it could not be run; an `InputError` if that is the input's fault.
     """
     log_warnings_to_stderr()
     progress = ProgressConsole()
-    inputs = options.inputs(load_config(path), progress)
+    inputs = options.inputs(config, progress)
     job = NewJob(
         inputs, root=options.flags.output, journal=options.journal, use_cache=options.use_cache
     )

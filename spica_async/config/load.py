@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final, get_args
 
@@ -13,6 +13,7 @@ from pydantic_core import ErrorDetails
 from schemas.base import FieldError, shown
 from schemas.config import SmartSearchConfig
 from schemas.presets import COMPOSITE_MODELS
+from spica_async.config.changes import changed
 from spica_async.documents import MOST_BYTES, decode, dotted, parse_json, parse_yaml
 from spica_async.engine.model_files import packaged_models
 from spica_async.engine.model_folder import is_model_folder
@@ -24,14 +25,18 @@ _MOST_PROBLEMS: Final = 20
 """No person reads more at once, and the names of all keys may stand in each."""
 
 
-def load_config(path: Path) -> SmartSearchConfig:
+def load_config(path: Path, changes: Sequence[str] = ()) -> SmartSearchConfig:
     """Read and validate one configuration; relative paths in it start at its own folder.
+
+    Args:
+        path: the file.
+        changes: values in place of those in the file; see `changed`.
 
     Raises:
         InputError: if the file cannot be read or breaks a rule. Every problem has a line of its
             own that begins with the field's path.
     """
-    document = _read(path)
+    document = changed(_read(path), changes)
     try:
         config = SmartSearchConfig.model_validate(document)
     except ValidationError as error:
