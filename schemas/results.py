@@ -87,6 +87,9 @@ class RankedCandidate(MessageModel):
     intervals: dict[str, Interval] = Field(
         default_factory=dict, description="likewise for each objective, unsigned"
     )
+    metric_intervals: dict[str, Interval] = Field(
+        default_factory=dict, description="likewise for each metric, if of several replays"
+    )
     group: int | None = Field(
         default=None, ge=1, description="equal for those whose difference does not clear the noise"
     )

@@ -19,6 +19,7 @@ DEFAULT_HEARTBEAT_SECONDS = 10.0
 
 ENGINE_EVALUATOR = "spica_async.engine.evaluation:evaluate"
 ENGINE_WARM_UP = "spica_async.engine.evaluation:warm_up"
+ENGINE_WARM_UP_WITH_PLANNER = "spica_async.engine.evaluation:warm_up_with_planner"
 
 _SMALL_REPLAY_BYTES = 768 * 2**20
 """A child with the engine loaded takes half a gigabyte before its first request."""

@@ -9,8 +9,10 @@ import typer
 
 from spica_async.cli import cache, daemon, trace
 from spica_async.cli.check import check
+from spica_async.cli.compare import compare
 from spica_async.cli.health import health
 from spica_async.cli.options import flattened
+from spica_async.cli.predict import predict
 from spica_async.cli.prune import prune
 from spica_async.cli.run import resume, run
 from spica_async.cli.serve import serve
@@ -35,6 +37,8 @@ app.command()(flattened(daemon.pause))
 app.command()(flattened(daemon.remove))
 app.command()(prune)
 app.command()(check)
+app.command()(predict)
+app.command()(compare)
 app.command()(flattened(topology))
 app.command()(flattened(health))
 

@@ -38,9 +38,12 @@ from spica_async.service.jobs import Job, NewJob, ResumedJob, check_root
 from spica_async.service.local_worker import coordinators_worker
 from spica_async.service.run_sweep import RunContext, run_job
 from spica_async.space.knobs import scales
-from workers.settings import ENGINE_WARM_UP, ChildSettings, checked_slots
-
-_WARM_UP_WITH_PLANNER = "spica_async.engine.evaluation:warm_up_with_planner"
+from workers.settings import (
+    ENGINE_WARM_UP,
+    ENGINE_WARM_UP_WITH_PLANNER,
+    ChildSettings,
+    checked_slots,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +211,7 @@ async def _run(
                 return nullcontext()
             display.planning(f"starting {slots} replay slots")
             planner = any(map(scales, plan.config.search_space.planner_scaling_policy))
-            warm_up = _WARM_UP_WITH_PLANNER if planner else ENGINE_WARM_UP
+            warm_up = ENGINE_WARM_UP_WITH_PLANNER if planner else ENGINE_WARM_UP
             children = ChildSettings(warm_up=warm_up, log_folder=folder.logs)
             return coordinators_worker(bus, broker, slots=slots, children=children)
 

@@ -48,6 +48,18 @@ class Mean:
             return cls(mean, None, 0)
         return cls(mean, statistics.stdev(values) / math.sqrt(count), count - 1)
 
+    @classmethod
+    def with_interval(
+        cls, value: float, interval: Interval | None, *, replicates: int, noisy: bool
+    ) -> Mean:
+        """The mean that has been written down with its interval; see `of`."""
+        if not noisy:
+            return cls(value, 0.0, 0)
+        if interval is None:
+            return cls(value, None, 0)
+        freedom = replicates - 1
+        return cls(value, (interval[1] - interval[0]) / 2 / _quantile(freedom), freedom)
+
     @property
     def interval(self) -> Interval | None:
         """The 95 % interval, by Student's t; None where nothing is known of the error."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from schemas.goal import OptimizationGoal
 from schemas.results import RankedCandidate
+from spica_async.judge.noise import Mean
 from spica_async.judge.scoring import Candidate, pareto_front, signed
 from spica_async.space.sample import is_noisy
 
@@ -93,6 +94,7 @@ def ranking(
                 for target, mean in one.means.items()
                 if mean.interval is not None
             },
+            metric_intervals=metric_intervals(one),
             group=number,
             confirmed=is_confirmed(one),
             loads={f"{factor:g}": score for factor, score in sorted(one.loads.items())},
@@ -110,6 +112,18 @@ def score_interval(candidate: Candidate, goal: OptimizationGoal) -> tuple[float,
         return None
     low, high = sorted(signed(bound, goal) for bound in interval)
     return low, high
+
+
+def metric_intervals(candidate: Candidate) -> dict[str, tuple[float, float]]:
+    """The 95 % interval of each metric, the lower bound first; none where there was one replay."""
+    if candidate.replicates == 1:
+        return {}
+    noisy = is_noisy(candidate.sample)
+    means = {
+        name: Mean.of([report[name] for report in candidate.reports], noisy=noisy)
+        for name in candidate.report
+    }
+    return {name: mean.interval for name, mean in means.items() if mean.interval is not None}
 
 
 def _grouped(best_first: Sequence[Candidate]) -> list[list[Candidate]]:

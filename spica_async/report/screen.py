@@ -216,15 +216,17 @@ def candidate_line(record: CandidateRecord, goal: OptimizationGoal) -> str:
 
 def confirming_line(candidate: Candidate, replays: int) -> str:
     """What is known by now of one that is measured again."""
+    return f"confirming the best, {replays} replays so far: {known_line(candidate)}"
+
+
+def known_line(candidate: Candidate) -> str:
+    """What is known of a candidate, and over how many replays."""
     means = ", ".join(
         objective(target, mean.value)
         + (f" ± {figure(mean.interval[1] - mean.value)}" if mean.interval else "")
         for target, mean in candidate.means.items()
     )
-    return (
-        f"confirming the best, {replays} replays so far: {deployment(candidate.sample)}:"
-        f" {means} over {candidate.replicates}"
-    )
+    return f"{deployment(candidate.sample)}: {means} over {candidate.replicates}"
 
 
 def best_so_far(branch: Branch, goal: OptimizationGoal) -> str:

@@ -106,7 +106,7 @@ def candidates_table(
         metrics = candidate.metrics
         table.add_row(
             str(candidate.group or index + 1),
-            *(_objective(candidate, target) for target in goal.objectives),
+            *(objective(candidate, target) for target in goal.objectives),
             *(str(candidate.replicates) for _ in repeated),
             *(_worst(candidate) for _ in worst),
             _gpus(candidate),
@@ -119,7 +119,7 @@ def candidates_table(
     return table
 
 
-def _objective(candidate: RankedCandidate, target: OptimizationTarget) -> str:
+def objective(candidate: RankedCandidate, target: OptimizationTarget) -> str:
     """Its mean, and half of the interval if that has a width."""
     mean = candidate.objectives[target.value]
     low, high = candidate.intervals.get(target.value, (mean, mean))
