@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from schemas.base import ConfigModel, FieldError
 from schemas.confirm import Confirm
 from schemas.goal import OptimizationGoal
-from schemas.search_space import SearchSpace
+from schemas.search_space import PinnedConfig, PinnedPair, SearchSpace, pinned_config
 from schemas.workload import LOAD_FIELDS, Workload
 
 DEFAULT_KV_LOAD_RANGE = (0.0, 1.0)
@@ -75,14 +75,27 @@ class SweepControl(ConfigModel):
         return self.candidates_per_round or self.parallel_evals
 
 
+def _baseline(value: object) -> object:
+    return value if value == "default" else pinned_config(value, other="default")
+
+
+Baseline = Annotated[Literal["default"] | PinnedConfig, BeforeValidator(_baseline)]
+"""Parallel shapes with their replicas, or those that Dynamo's own generator would deploy."""
+
+
 class SmartSearchConfig(ConfigModel):
-    """One sweep: a search space, a workload, a goal and the sweep's limits."""
+    """One sweep: a search space, a workload, a goal and the sweep's limits.
+
+    Attributes:
+        baseline: what every candidate is held against.
+    """
 
     search_space: SearchSpace
     workload: Workload
     goal: OptimizationGoal = Field(default_factory=OptimizationGoal)
     sweep: SweepControl = Field(default_factory=SweepControl)
     confirm: Confirm = Field(default_factory=Confirm)
+    baseline: Baseline | None = None
 
     @property
     def kv_load(self) -> float | tuple[float, float] | None:
@@ -101,6 +114,22 @@ class SmartSearchConfig(ConfigModel):
     def _validate_robust(self) -> Self:
         if self.goal.robust and (self.confirm.enabled == "off" or not self.confirm.other_loads):
             raise FieldError("goal.robust", "needs confirm.loads other than 1.0 to be measured")
+        return self
+
+    @model_validator(mode="after")
+    def _validate_baseline(self) -> Self:
+        if self.baseline is None:
+            return self
+        if isinstance(self.kv_load, tuple):
+            raise FieldError("baseline", "needs one load: give workload.kv_load_ratio one number")
+        space = self.search_space
+        is_pair = isinstance(self.baseline, PinnedPair)
+        if is_pair and space.prefill_block_size != space.decode_block_size:
+            raise FieldError(
+                "search_space.decode_block_size",
+                f"must be {space.prefill_block_size} as prefill_block_size: the baseline hands"
+                " blocks over",
+            )
         return self
 
     @model_validator(mode="after")

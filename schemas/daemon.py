@@ -75,6 +75,9 @@ class SweepDetail(SweepSummary):
     best: list[RankedCandidate] = Field(
         default_factory=list, description="the ten best, or the front under a pareto goal"
     )
+    baseline: RankedCandidate | None = Field(
+        default=None, description="what they are held against, once it is measured"
+    )
     elapsed_seconds: float = Field(default=0.0, description="of running, pauses not counted")
 
 

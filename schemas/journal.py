@@ -124,7 +124,7 @@ class Requested(_Fact):
     """An evaluation request is about to be sent."""
 
     kind: Literal["requested"] = "requested"
-    branch: str
+    branch: str = Field(description="or `baseline`")
     number: int
     replicate: int = Field(default=0, ge=0)
     load: float = Field(default=1.0, gt=0, description="factor of the workload's own")
@@ -134,7 +134,7 @@ class Measured(_Fact):
     """An evaluation has its result."""
 
     kind: Literal["measured"] = "measured"
-    branch: str
+    branch: str = Field(description="or `baseline`")
     number: int
     result: EvaluationResult
     waited_seconds: float = Field(ge=0, description="from the suggestion to the start on a worker")

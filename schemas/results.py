@@ -72,6 +72,17 @@ class CandidateRecord(MessageModel):
     found_seconds: float = Field(ge=0, description="from the sweep's start to its verdict")
 
 
+class Gain(MessageModel):
+    """How much better than the baseline something is."""
+
+    percent: float = Field(description="of the baseline's; above 0 is better, whatever the metric")
+    margin: float | None = Field(
+        default=None,
+        ge=0,
+        description="half of its 95 % interval; none: too few replays of one of the two",
+    )
+
+
 class RankedCandidate(MessageModel):
     """One deployment of the ranking or the front."""
 
@@ -105,6 +116,10 @@ class RankedCandidate(MessageModel):
         default=False,
         description="under another load it loses more than a quarter against the best there",
     )
+    gain: Gain | None = Field(
+        default=None, description="of the score, where the sweep has a baseline that is not at 0"
+    )
+    gains: dict[str, Gain] = Field(default_factory=dict, description="likewise for each objective")
 
 
 class Tally(MessageModel):
@@ -162,6 +177,12 @@ class SweepResult(MessageModel):
     status: SweepStatus
     reason: str = Field(description="why it ended")
     ranking: list[RankedCandidate]
+    baseline: RankedCandidate | None = Field(
+        default=None, description="what the candidates are held against; not in the ranking"
+    )
+    baseline_problem: str | None = Field(
+        default=None, description="why there is no baseline, where one was to be measured"
+    )
     tally: Tally
     timings: SweepTimings
     branches: list[BranchResult]

@@ -119,7 +119,16 @@ class PinnedPair(ConfigModel):
     decode: PinnedShape
 
 
-def _pinned_config(value: object) -> object:
+def pinned_config(value: object, *, other: str | None = None) -> object:
+    """Check shapes as a person pins them.
+
+    Args:
+        value: as it was read.
+        other: what might be there as well, for the error.
+
+    Raises:
+        ValueError: it is nothing of the kind, or breaks a rule.
+    """
     # Chosen by its keys, so that an error speaks of the one form that was meant.
     if isinstance(value, Mapping) and ("prefill" in value or "decode" in value):
         return PinnedPair.model_validate(value)
@@ -127,12 +136,13 @@ def _pinned_config(value: object) -> object:
         return PinnedShape.model_validate(value)
     if not isinstance(value, PinnedShape | PinnedPair):
         raise ValueError(  # noqa: TRY004  # pydantic's way
-            f"a mapping, {{tp: ...}} or {{prefill: {{...}}, decode: {{...}}}}, not {shown(value)}"
+            f"{f'{other}, or ' if other else ''}a mapping, {{tp: ...}} or "
+            f"{{prefill: {{...}}, decode: {{...}}}}, not {shown(value)}"
         )
     return value
 
 
-PinnedConfig = Annotated[PinnedShape | PinnedPair, BeforeValidator(_pinned_config)]
+PinnedConfig = Annotated[PinnedShape | PinnedPair, BeforeValidator(pinned_config)]
 
 
 def _listed(values: Sequence[object]) -> str:

@@ -148,7 +148,7 @@ def _sweep_view(sweep: SweepDetail) -> RenderableType:
     if sweep.branches:
         parts.append(_branches_table(sweep))
     if sweep.best and goal is not None:
-        parts.append(candidates_table(sweep.best, goal, of=sweep.feasible))
+        parts.append(candidates_table(sweep.best, goal, of=sweep.feasible, baseline=sweep.baseline))
     parts += [
         Text(tally_text(sweep.tally)),
         Text(f"took {seconds(sweep.elapsed_seconds)} so far{who}"),

@@ -86,17 +86,34 @@ class Mean:
         if self.error is None or other.error is None:
             return False
         distance = abs(self.value - other.value)
-        variances = [self.error**2, other.error**2]
-        total = sum(variances)
-        if not total:
-            return distance > 0
-        # Welch and Satterthwaite; what is exact adds nothing.
-        spread = sum(
-            (variance / total) ** 2 / one.freedom
-            for variance, one in zip(variances, (self, other), strict=True)
-            if variance
-        )
-        return distance > _quantile(1 / spread, comparisons) * math.sqrt(total)
+        error, freedom = _combined((self.error, self.freedom), (other.error, other.freedom))
+        return distance > (_quantile(freedom, comparisons) * error if error else 0.0)
+
+    def over(self, other: Mean) -> Mean:
+        """What part of another mean this one is; its error to the first order of both.
+
+        Args:
+            other: A mean that is not 0, of other replays than these.
+        """
+        part = self.value / other.value
+        if self.error is None or other.error is None:
+            return Mean(part, None, 0)
+        ours, theirs = self.error / other.value, part * other.error / other.value
+        return Mean(part, *_combined((abs(ours), self.freedom), (abs(theirs), other.freedom)))
+
+
+def _combined(*errors: tuple[float, float]) -> tuple[float, float]:
+    """The error of a sum and its degrees of freedom, by Welch and Satterthwaite.
+
+    Args:
+        errors: of each term, with its own degrees of freedom.
+    """
+    total = sum(error**2 for error, _ in errors)
+    if not total:
+        return 0.0, 0
+    # What is exact adds nothing.
+    spread = sum((error**2 / total) ** 2 / freedom for error, freedom in errors if error)
+    return math.sqrt(total), 1 / spread
 
 
 @cache

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from schemas.goal import OptimizationGoal
 from schemas.results import RankedCandidate
+from spica_async.judge.gain import gains
 from spica_async.judge.noise import Mean
 from spica_async.judge.scoring import Candidate, pareto_front, signed
 from spica_async.space.sample import is_noisy
@@ -64,6 +65,7 @@ def ranking(
     *,
     confirmed: int = 0,
     most: int | None = None,
+    baseline: Candidate | None = None,
 ) -> list[RankedCandidate]:
     """Candidates best first, or the front under a Pareto goal, as the result lists them.
 
@@ -72,6 +74,7 @@ def ranking(
         goal: see `ordered`.
         confirmed: see `ordered`.
         most: how many of the best to list; a front is listed as a whole.
+        baseline: what each of them is held against; none: nothing.
     """
     groups = ordered(candidates, goal, confirmed=confirmed)
     listed = [(number, one) for number, group in enumerate(groups, 1) for one in group]
@@ -79,30 +82,46 @@ def ranking(
         listed = listed[:most]
     fragile = _fragile([one for _, one in listed], goal)
     return [
-        RankedCandidate(
-            candidate_id=one.candidate_id,
-            score=one.score,
-            objectives=one.named_objectives,
-            used_gpus=one.used_gpus,
-            config=one.sample,
-            metrics=dict(one.report),
-            facts=dict(one.facts),
-            replicates=one.replicates,
-            interval=score_interval(one, goal),
-            intervals={
-                target.value: mean.interval
-                for target, mean in one.means.items()
-                if mean.interval is not None
-            },
-            metric_intervals=metric_intervals(one),
-            group=number,
-            confirmed=is_confirmed(one),
-            loads={f"{factor:g}": score for factor, score in sorted(one.loads.items())},
-            worst=one.worst if one.loads else None,
-            is_fragile=one.candidate_id in fragile,
+        entry_of(one, goal, baseline=baseline).model_copy(
+            update={"group": number, "is_fragile": one.candidate_id in fragile}
         )
         for number, one in listed
     ]
+
+
+def entry_of(
+    candidate: Candidate, goal: OptimizationGoal, *, baseline: Candidate | None = None
+) -> RankedCandidate:
+    """What is known of a candidate by itself, as the result lists it.
+
+    Args:
+        candidate: what was measured.
+        goal: what makes one better than another.
+        baseline: what it is held against; none: nothing.
+    """
+    gained = gains(candidate, baseline)
+    return RankedCandidate(
+        candidate_id=candidate.candidate_id,
+        score=candidate.score,
+        objectives=candidate.named_objectives,
+        used_gpus=candidate.used_gpus,
+        config=candidate.sample,
+        metrics=dict(candidate.report),
+        facts=dict(candidate.facts),
+        replicates=candidate.replicates,
+        interval=score_interval(candidate, goal),
+        intervals={
+            target.value: mean.interval
+            for target, mean in candidate.means.items()
+            if mean.interval is not None
+        },
+        metric_intervals=metric_intervals(candidate),
+        confirmed=is_confirmed(candidate),
+        loads={f"{factor:g}": score for factor, score in sorted(candidate.loads.items())},
+        worst=candidate.worst if candidate.loads else None,
+        gain=gained.get(goal.objectives[0]),
+        gains={target.value: one for target, one in gained.items()},
+    )
 
 
 def score_interval(candidate: Candidate, goal: OptimizationGoal) -> tuple[float, float] | None:

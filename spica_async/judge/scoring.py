@@ -240,6 +240,14 @@ def rank(candidates: Iterable[Candidate]) -> list[Candidate]:
     return sorted(candidates, key=lambda c: (-c.score, c.used_gpus, c.branch, c.number))
 
 
+def dominates(
+    one: Mapping[str, float], other: Mapping[str, float], objectives: Sequence[OptimizationTarget]
+) -> bool:
+    """Whether one is at least as good as the other in every objective, and better in one."""
+    gained = [(one[axis] - other[axis]) * (1 if axis.maximize else -1) for axis in objectives]
+    return min(gained) >= 0 and max(gained) > 0
+
+
 def pareto_front(
     candidates: Iterable[Candidate], objectives: Sequence[OptimizationTarget]
 ) -> list[Candidate]:

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pydantic import JsonValue
 
 from schemas.config import SmartSearchConfig
 from schemas.goal import OptimizationGoal
 from schemas.messages import Cause, Measurement, Outcome, Sample
-from spica_async.judge.scoring import Candidate, is_feasible, make_candidate, report_problem
+from spica_async.judge.scoring import (
+    Candidate,
+    is_feasible,
+    make_candidate,
+    measured_again,
+    report_problem,
+    score_report,
+)
 from spica_async.optimizer.types import Objective
 
 SCALAR_OBJECTIVE = Objective("objective", maximize=True)
@@ -89,6 +96,33 @@ def soundness(measurement: Measurement, goal: OptimizationGoal) -> Verdict:
         return Verdict(measurement.outcome, measurement.cause, measurement.detail)
     problem = report_problem(measurement.report or {}, goal.objectives)
     return Verdict("feasible") if problem is None else Verdict("failed", *problem)
+
+
+def replayed(
+    candidate: Candidate,
+    measurement: Measurement,
+    *,
+    number: int,
+    load: float,
+    goal: OptimizationGoal,
+) -> tuple[Candidate, bool]:
+    """A candidate after one more replay, and whether that was sound.
+
+    Args:
+        candidate: as it was until now.
+        measurement: what the replay came to.
+        number: of the replay, under that load.
+        load: factor of the workload's own load.
+        goal: that it is scored under.
+    """
+    is_sound = soundness(measurement, goal).outcome == "feasible"
+    report = (measurement.report or {}) if is_sound else None
+    if load == 1.0:
+        candidate = measured_again(candidate, number, report, goal)
+    elif report is not None:
+        loads = {**candidate.loads, load: score_report(report, goal)}
+        candidate = replace(candidate, loads=loads)
+    return candidate, is_sound
 
 
 def study_objectives(goal: OptimizationGoal) -> tuple[Objective, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from schemas.config import SmartSearchConfig
 from schemas.messages import Sample
@@ -95,7 +95,7 @@ class BranchBuilder:
 
     def _branch(self, mode: DeploymentMode, backends: Iterable[Backend]) -> BranchSpace | None:
         pinned = self.config.search_space.parallel_configs
-        menu = [_parallel_config(mode, entry) for entry in pinned]
+        menu = [parallel_config(mode, entry) for entry in pinned]
         viable: dict[Backend, dict[Role, set[ParallelShape]]] = {}
         for backend in backends:
             shapes = self._feasible_shapes(mode, backend, menu)
@@ -157,6 +157,29 @@ class BranchBuilder:
                 else:
                     self.dropped.append(Dropped(f"{mode} {backend} {role} {shape}", problem))
         return feasible
+
+    def problem_of(self, selection: Selection) -> str | None:
+        """Why one deployment cannot be replayed, or None; it need not be of any branch."""
+        moe_backend = self.config.search_space.moe_backend
+        for role, deployment in selection.config.roles:
+            shape = deployment.shape
+            problem = width_problem(shape, is_moe=self.is_moe) or backend_problem(
+                shape, selection.backend, moe_backend
+            )
+            if problem is None:
+                batched = selection.knobs[f"{role}_max_num_batched_tokens"]
+                assert isinstance(batched, int)  # noqa: S101  # an engine knob
+                key = CapacityKey(selection.backend, role, shape, batched)
+                self.progress(f"KV capacity: {selection.mode} {selection.backend} {role} {shape}")
+                self.capacity[key] = self._capacity(key)
+                problem = rejection(self.capacity[key], self.longest_sequence)
+            if problem is not None:
+                return f"{role}: {problem}"
+        single = tuple((role, RoleDeployment(one.shape, 1)) for role, one in selection.config.roles)
+        self.progress(f"trying a replay: {selection.mode} {selection.backend}, the baseline")
+        return self.engine.probe_replay(
+            self._static_sample(replace(selection, config=ParallelConfig(single)))
+        )
 
     def _kv_problem(self, backend: Backend, role: Role, shape: ParallelShape) -> str | None:
         """Why no choice of the batch limit leaves the shape enough KV cache, or None."""
@@ -262,7 +285,9 @@ class BranchBuilder:
         )
 
 
-def _parallel_config(mode: DeploymentMode, entry: PinnedShape | PinnedPair) -> ParallelConfig:
+def parallel_config(mode: DeploymentMode, entry: PinnedShape | PinnedPair) -> ParallelConfig:
+    """The deployment that a person has pinned, in the form that suits the mode."""
+
     def deployment(role: Role) -> RoleDeployment:
         pinned = entry if isinstance(entry, PinnedShape) else getattr(entry, role)
         shape = ParallelShape(pinned.tp, pinned.attention_dp, pinned.moe_tp, pinned.moe_ep)

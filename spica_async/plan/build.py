@@ -5,6 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from pydantic import TypeAdapter
 
 from schemas.config import SmartSearchConfig
 from schemas.messages import TraceLoad
@@ -20,6 +23,7 @@ from spica_async.engine.facts import (
     UnknownSkuError,
 )
 from spica_async.errors import InputError
+from spica_async.plan.baseline import plan_baseline
 from spica_async.plan.branches import BranchBuilder
 from spica_async.plan.estimates import Estimator
 from spica_async.plan.load_forecast import (
@@ -53,6 +57,7 @@ from spica_async.traces.arrivals import windows_by_interval
 
 # To look through more takes longer than to find good ones by searching.
 _MOST_CONFIGS = 4_000_000
+_SELECTION: Final = TypeAdapter(Selection)
 
 
 def plan_sweep(
@@ -99,6 +104,7 @@ def plan_sweep(
         f"no load predictor could be scored every {interval} s: {FALLBACK_PREDICTOR} stands in"
         for interval in predictors.fallback_intervals
     ]
+    baseline = plan_baseline(builder)
     seeds = _seeds(builder, branches, trace)
     return SweepPlan(
         config=config,
@@ -112,7 +118,8 @@ def plan_sweep(
         predictors=predictors,
         backend_versions=builder.backend_versions,
         seeds=seeds,
-        digest=plan_digest(branches, seeds),
+        digest=plan_digest(branches, seeds, baseline),
+        baseline=baseline,
     )
 
 
@@ -211,7 +218,9 @@ def _forecast(
 
 
 def plan_digest(
-    branches: Iterable[BranchSpace], seeds: Mapping[DeploymentMode, Sequence[Selection]]
+    branches: Iterable[BranchSpace],
+    seeds: Mapping[DeploymentMode, Sequence[Selection]],
+    baseline: Selection | None = None,
 ) -> str:
     """The same for plans under which a proposal means the same, and another one for others.
 
@@ -220,6 +229,7 @@ def plan_digest(
     Args:
         branches: of the plan.
         seeds: what each of them tries first.
+        baseline: what is measured besides; none: nothing is.
     """
     digest = hashlib.sha256()
     for space in branches:
@@ -230,6 +240,8 @@ def plan_digest(
                 digest.update(block.tobytes())
         tried = [space.assignment_of(seed) for seed in seeds.get(space.mode, ())]
         digest.update(json.dumps(tried, sort_keys=True).encode())
+    if baseline is not None:
+        digest.update(json.dumps(_SELECTION.dump_python(baseline, mode="json")).encode())
     return digest.hexdigest()
 
 

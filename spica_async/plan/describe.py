@@ -33,6 +33,7 @@ def describe_plan(plan: SweepPlan) -> dict[str, JsonValue]:
         "longest_sequence": plan.longest_sequence,
         "backend_versions": {str(name): version for name, version in plan.backend_versions.items()},
         "branches": [_describe_branch(branch, plan.seeds) for branch in plan.branches],
+        "baseline": None if plan.baseline is None else describe_seed(plan.baseline),
         "load_predictors": {
             "reason": forecast.reason,
             "best_by_interval": {str(i): entry for i, entry in forecast.best_by_interval.items()},

@@ -10,8 +10,16 @@ from typing import Any, Final
 from pydantic import TypeAdapter
 
 from schemas.messages import Sample
-from schemas.search_space import Backend, Role
-from spica_async.engine import capability, capacity, estimates, facts, planner, runtime
+from schemas.search_space import Backend, PinnedShape, Role
+from spica_async.engine import (
+    capability,
+    capacity,
+    default_shape,
+    estimates,
+    facts,
+    planner,
+    runtime,
+)
 from spica_async.engine.config import engine_config
 from spica_async.engine.refusals import RejectionKind, ShapeRejectedError, one_line
 from spica_async.plan.answers import Answers
@@ -27,6 +35,7 @@ class _Rejected:
 _MODEL_FACTS: Final = TypeAdapter(facts.ModelFacts)
 _HARDWARE_FACTS: Final = TypeAdapter(facts.HardwareFacts)
 _VERSION: Final = TypeAdapter(str)
+_SHAPE: Final = TypeAdapter(PinnedShape)
 _TOKENS: Final = TypeAdapter[int | _Rejected](int | _Rejected)
 _CAN_REPLAY: Final = TypeAdapter(bool)
 _STEP_TIMES: Final = TypeAdapter(estimates.StepTimes)
@@ -74,6 +83,15 @@ class InstalledEngine:
         """See `facts.backend_version`."""
         return self._answers.recall(
             ("version", sku, backend), _VERSION, lambda: facts.backend_version(sku, backend)
+        )
+
+    def default_shape(self, model: str, sku: str, backend: Backend, gpus: int) -> PinnedShape:
+        """See `default_shape.default_shape`."""
+        asked = self._model_folder or model
+        return self._answers.recall(
+            ("default_shape", asked, sku, backend, gpus),
+            _SHAPE,
+            lambda: default_shape.default_shape(asked, sku, backend, gpus),
         )
 
     def kv_tokens_per_rank(self, sample: Sample, role: Role) -> int:

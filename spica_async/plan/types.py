@@ -12,7 +12,7 @@ from pydantic import JsonValue
 from schemas.config import SmartSearchConfig
 from schemas.goal import PlannerTarget
 from schemas.messages import ModelFiles, Sample, TraceLoad
-from schemas.search_space import Backend, DeploymentMode, Role
+from schemas.search_space import Backend, DeploymentMode, PinnedShape, Role
 from spica_async.engine.estimates import Steps, StepTimes
 from spica_async.engine.facts import HardwareFacts, ModelFacts, needs_wide_ep
 from spica_async.engine.planner import Predictor, WindowLoad
@@ -74,6 +74,7 @@ class SweepPlan:
         seeds: what each branch tries first beside the middle of its space, best first; none for a
             branch that is evaluated as a whole, or without a warm start.
         digest: see `build.plan_digest`.
+        baseline: what every candidate is held against; none: nothing.
     """
 
     config: SmartSearchConfig
@@ -89,6 +90,7 @@ class SweepPlan:
     digest: str
     seeds: Mapping[DeploymentMode, tuple[Selection, ...]] = field(default_factory=dict)
     model_files: ModelFiles | None = None
+    baseline: Selection | None = None
 
     @property
     def needs_wide_ep(self) -> bool:
@@ -124,6 +126,9 @@ class PlanningEngine(Protocol):
 
     def backend_version(self, sku: str, backend: Backend) -> str:
         """The newest version with performance data. Raises NoPerfDatabaseError."""
+
+    def default_shape(self, model: str, sku: str, backend: Backend, gpus: int) -> PinnedShape:
+        """What is deployed where nobody has chosen. Raises NoDefaultShapeError."""
 
     def kv_tokens_per_rank(self, sample: Sample, role: Role) -> int:
         """KV tokens of one attention rank. Raises ShapeRejectedError."""

@@ -21,6 +21,7 @@ from spica_async.evaluate.fleet import FleetView, WorkerView
 from spica_async.judge.scoring import Candidate, pareto_front, rank
 from spica_async.report.deployment_text import deployment, traffic_handling
 from spica_async.report.units import figure, objective, seconds
+from spica_async.search.baseline import Baseline
 from spica_async.search.branch import Branch
 from spica_async.search.observer import Observer
 from spica_async.search.result import found_nothing
@@ -112,6 +113,10 @@ class PlainDisplay(Display):
         """Print what is known of it by now."""
         self._print(confirming_line(candidate, replays))
 
+    def baseline(self, baseline: Baseline) -> None:
+        """Print what is known of it by now."""
+        self._print(baseline_line(baseline))
+
     def fleet(self, view: FleetView) -> None:
         """Print what was not so before; who is busy changes too often for a line each."""
         lines = concerns(view)
@@ -141,6 +146,7 @@ class LiveDisplay(Display):
         self._bus = CONNECTED, ""
         self._bus_since = 0.0
         self._confirming: str | None = None
+        self._baseline: str | None = None
         self._branches: dict[str, Branch] = {}
         self._planning = Progress(
             SpinnerColumn(), TextColumn("{task.description}"), console=console, transient=True
@@ -159,6 +165,10 @@ class LiveDisplay(Display):
         """Show what is known of it by now."""
         self._confirming = confirming_line(candidate, replays)
 
+    def baseline(self, baseline: Baseline) -> None:
+        """Show what is known of it by now."""
+        self._baseline = baseline_line(baseline)
+
     def fleet(self, view: FleetView) -> None:
         """Show the workers; the screen follows at its own rate."""
         self._fleet = view
@@ -175,6 +185,8 @@ class LiveDisplay(Display):
         return Group(above, *(Text(line, style="dim") for line in self._lines()))
 
     def _lines(self) -> Iterator[str]:
+        if self._baseline is not None:
+            yield self._baseline
         if self._confirming is not None:
             yield self._confirming
         if self._fleet is not None:
@@ -217,6 +229,12 @@ def candidate_line(record: CandidateRecord, goal: OptimizationGoal) -> str:
 def confirming_line(candidate: Candidate, replays: int) -> str:
     """What is known by now of one that is measured again."""
     return f"confirming the best, {replays} replays so far: {known_line(candidate)}"
+
+
+def baseline_line(baseline: Baseline) -> str:
+    """What is known by now of what the candidates are held against, or why nothing is."""
+    known = baseline.problem if baseline.candidate is None else known_line(baseline.candidate)
+    return f"baseline: {known}"
 
 
 def known_line(candidate: Candidate) -> str:

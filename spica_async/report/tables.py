@@ -10,8 +10,8 @@ from rich.text import Text
 
 from schemas.goal import OptimizationGoal, OptimizationTarget, SLATarget
 from schemas.messages import Sample
-from schemas.results import RankedCandidate, SweepResult, Tally
-from spica_async.judge.scoring import average_gpus
+from schemas.results import Gain, RankedCandidate, SweepResult, Tally
+from spica_async.judge.scoring import average_gpus, dominates
 from spica_async.plan.describe import describe_parameter, describe_seed
 from spica_async.plan.types import SweepPlan, dropped_lines
 from spica_async.report.deployment_text import (
@@ -41,7 +41,11 @@ def result_view(result: SweepResult, goal: OptimizationGoal) -> RenderableType:
     if result.status == "nothing_feasible":
         parts.append(_nothing_feasible(result, goal))
     elif shown:
-        parts += [candidates_table(shown, goal, of=len(result.ranking)), *_warnings(shown)]
+        parts += [
+            candidates_table(shown, goal, of=len(result.ranking), baseline=result.baseline),
+            *_warnings(shown),
+            *_against_baseline(result, goal),
+        ]
     parts += [_tally(result), _timings(result), Text(f"results in {result.results_dir}")]
     return Group(*parts)
 
@@ -69,6 +73,8 @@ def plan_view(plan: SweepPlan) -> RenderableType:
             parts.append(
                 Text(f"tried first: the middle, then {'; '.join(map(describe_seed, seeds))}")
             )
+    if plan.baseline is not None:
+        parts.append(Text(f"baseline: {describe_seed(plan.baseline)}"))
     for interval, entry in plan.predictors.best_by_interval.items():
         parts.append(Text(f"load predictor every {interval} s: {entry}"))
     parts += [Text(f"warning: {warning}") for warning in plan.warnings]
@@ -79,7 +85,11 @@ def plan_view(plan: SweepPlan) -> RenderableType:
 
 
 def candidates_table(
-    shown: Sequence[RankedCandidate], goal: OptimizationGoal, *, of: int
+    shown: Sequence[RankedCandidate],
+    goal: OptimizationGoal,
+    *,
+    of: int,
+    baseline: RankedCandidate | None = None,
 ) -> RenderableType:
     """A row for each candidate: its objectives, its figures, and what sets it apart.
 
@@ -87,14 +97,21 @@ def candidates_table(
         shown: the best candidates, or the front.
         goal: what makes them better than others.
         of: how many candidates they are the best of.
+        baseline: what they are held against, for a row of its own below theirs.
     """
     title = "Pareto front" if goal.is_pareto else f"best {len(shown)} of {of}"
-    described = _differences([candidate.config for candidate in shown])
+    rows = [*shown, *([] if baseline is None else [baseline])]
+    described = _differences([candidate.config for candidate in rows])
     units = [TARGET_UNITS[target] for target in goal.objectives]
-    repeated = ["replays"] if any(candidate.replicates > 1 for candidate in shown) else []
+    gained = [
+        f"{unit}, against the baseline" if goal.is_pareto else "against the baseline"
+        for unit, target in zip(units, goal.objectives, strict=True)
+        if any(target in candidate.gains for candidate in shown)
+    ]
+    repeated = ["replays"] if any(candidate.replicates > 1 for candidate in rows) else []
     loads = list(dict.fromkeys(load for candidate in shown for load in candidate.loads))
     worst = [f"worst at {', '.join(loads)} x load"] if loads else []
-    figures = ["rank", *units, *repeated, *worst, "GPUs", "TTFT ms", "ITL ms", "tok/s"]
+    figures = ["rank", *units, *gained, *repeated, *worst, "GPUs", "TTFT ms", "ITL ms", "tok/s"]
     table = Table(
         *(Column(name, justify="right") for name in figures),
         "deployment",
@@ -102,11 +119,16 @@ def candidates_table(
         title=title,
         title_justify="left",
     )
-    for index, candidate in enumerate(shown):
-        metrics = candidate.metrics
+    for index, candidate in enumerate(rows):
+        metrics, is_baseline = candidate.metrics, candidate is baseline
         table.add_row(
-            str(candidate.group or index + 1),
+            "baseline" if is_baseline else str(candidate.group or index + 1),
             *(objective(candidate, target) for target in goal.objectives),
+            *(
+                gain_text(candidate.gains.get(target))
+                for target in goal.objectives
+                if any(target in one.gains for one in shown)
+            ),
             *(str(candidate.replicates) for _ in repeated),
             *(_worst(candidate) for _ in worst),
             _gpus(candidate),
@@ -115,8 +137,37 @@ def candidates_table(
             figure(metrics.get("output_throughput_tok_s")),
             deployment(candidate.config),
             *(texts[index] for texts in described.values()),
+            style="dim" if is_baseline else None,
         )
     return table
+
+
+def gain_text(gain: Gain | None) -> str:
+    """How much better than the baseline, e.g. `+48.0 ± 2.1 %`; a dash where nobody knows."""
+    if gain is None:
+        return "-"
+    margin = f" ± {gain.margin:.1f}" if gain.margin else ""
+    return f"{gain.percent:+.1f}{margin} %"
+
+
+def _against_baseline(result: SweepResult, goal: OptimizationGoal) -> list[RenderableType]:
+    """Where the baseline lies, and what makes the table say less of it than it seems to."""
+    if result.baseline is None:
+        problem = result.baseline_problem
+        return [] if problem is None else [Text(f"warning: there is no baseline: {problem}")]
+    lines = []
+    if goal.is_pareto:
+        count = sum(
+            dominates(one.objectives, result.baseline.objectives, goal.objectives)
+            for one in result.ranking
+        )
+        where = f"behind {count} of the front" if count else "on the front, or before it"
+        lines.append(f"the baseline lies {where}")
+    elif (best := result.ranking[0].gain) is not None and best.percent <= (best.margin or 0.0):
+        lines.append("warning: nothing is better than the baseline, or not by more than the noise")
+    if is_noisy(result.baseline.config) and result.baseline.replicates == 1:
+        lines.append("warning: the baseline was measured once, and its replays differ")
+    return [Text(line) for line in lines]
 
 
 def objective(candidate: RankedCandidate, target: OptimizationTarget) -> str:

@@ -7,14 +7,21 @@ So a branch that is given its facts once more is where it was. Pure: no clock, n
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from schemas.config import SmartSearchConfig, SweepControl
 from schemas.journal import Measured, SamplerStats, Suggested
 from schemas.results import CandidateRecord
-from spica_async.judge.scoring import Candidate, measured_again, score_report
-from spica_async.judge.verdict import Judged, judge, metrics_for_sampler, refuse, soundness
+from spica_async.judge.scoring import Candidate
+from spica_async.judge.verdict import (
+    Judged,
+    judge,
+    metrics_for_sampler,
+    refuse,
+    replayed,
+    soundness,
+)
 from spica_async.optimizer.proposals import Proposal, Verdicts
 from spica_async.plan.types import enumerable_points
 from spica_async.search.evaluation import Evaluation, Sampled
@@ -203,18 +210,15 @@ class Branch:
         Returns:
             Whether the candidate has one more report, or another load's score, by it.
         """
-        candidate, goal = self._candidates[fact.number], self._config.goal
         self.measured_ids.append(fact.result.evaluation_id)
         self.evaluation_seconds += fact.result.wall_seconds
-        measurement = fact.result.measurement
-        is_sound = soundness(measurement, goal).outcome == "feasible"
-        report = (measurement.report or {}) if is_sound else None
-        if fact.load == 1.0:
-            candidate = measured_again(candidate, fact.replicate, report, goal)
-        elif report is not None:
-            loads = {**candidate.loads, fact.load: score_report(report, goal)}
-            candidate = replace(candidate, loads=loads)
-        self._candidates[fact.number] = candidate
+        self._candidates[fact.number], is_sound = replayed(
+            self._candidates[fact.number],
+            fact.result.measurement,
+            number=fact.replicate,
+            load=fact.load,
+            goal=self._config.goal,
+        )
         return is_sound
 
     def _judge(self, fact: Measured) -> tuple[Judged, CandidateRecord] | None:

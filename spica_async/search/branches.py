@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Final
@@ -24,6 +24,7 @@ from spica_async.evaluate.in_flight import Evaluations
 from spica_async.judge.scoring import Candidate
 from spica_async.optimizer.proposals import Proposer
 from spica_async.plan.types import SweepPlan, enumerable_points
+from spica_async.search.baseline import Baseline
 from spica_async.search.branch import Branch, patience
 from spica_async.search.branch_driver import BranchDriver, SearchContext
 from spica_async.search.branch_resume import BranchRestorer
@@ -51,6 +52,7 @@ class Branches:
 
     Attributes:
         branches: one for each of the plan.
+        baseline: what the candidates are held against; none: nothing.
         confirmation: says what is measured again once all branches have ended.
         converged: whether branches were ended because all together no longer got better.
     """
@@ -90,8 +92,17 @@ class Branches:
             )
             for branch in self.branches
         )
+        self.baseline = (
+            None
+            if plan.baseline is None
+            else Baseline(sweep.sweep_id, plan.config, samples, plan.baseline)
+        )
         self._confirming = ConfirmationDriver(
-            self.confirmation, self.branches, context, observer=observer
+            self.confirmation,
+            self.branches,
+            context,
+            observer=observer,
+            baseline=self.baseline,
         )
 
     @property
@@ -100,9 +111,14 @@ class Branches:
         return [candidate for branch in self.branches for candidate in branch.candidates]
 
     @property
+    def baseline_candidate(self) -> Candidate | None:
+        """The baseline as a candidate, once it is measured."""
+        return None if self.baseline is None else self.baseline.candidate
+
+    @property
     def is_over(self) -> bool:
         """Whether every branch has come to its end, and the best are confirmed."""
-        return not self._running and self.confirmation.is_over(self.candidates)
+        return not self._running and self._confirming.is_over()
 
     @property
     def confirmed(self) -> int:
@@ -123,7 +139,10 @@ class Branches:
     @property
     def measured(self) -> list[str]:
         """Evaluations that have their result."""
-        return [evaluation_id for branch in self.branches for evaluation_id in branch.measured_ids]
+        known: Sequence[Branch | Baseline] = self.branches
+        if self.baseline is not None:
+            known = [*known, self.baseline]
+        return [evaluation_id for one in known for evaluation_id in one.measured_ids]
 
     async def restore(self, facts: Iterable[SweepFact]) -> None:
         """Take in what earlier runs have come to, before `run`; others have their turn meanwhile.
@@ -149,11 +168,11 @@ class Branches:
         self._change_bus(last_bus, self._bus)
 
     def _restore_branch(self, fact: BranchFact) -> None:
+        if self._confirming.restores(fact):
+            return
         restorer = self._restorers.get(fact.branch)
         if restorer is None:
             raise SpicaError(f"the journal has facts of a branch {fact.branch}, and there is none")
-        if self._confirming.restores(fact):
-            return
         restorer.apply(fact)
         if isinstance(fact, Concluded) and fact.by == "sweep":
             self.converged = True
@@ -177,6 +196,7 @@ class Branches:
 
         self._share_slots()
         async with asyncio.TaskGroup() as group:
+            self._confirming.start_baseline(group, evaluations)
             for driver in self._drivers:
                 group.create_task(run_branch(driver))
         if not self._running:

@@ -56,20 +56,24 @@ class Confirmation:
         """How many have ended so far, under any load."""
         return self._replays + len(self._loads)
 
-    def is_over(self, candidates: Sequence[Candidate]) -> bool:
-        """Whether nothing is left to be measured."""
-        return not self._in_flight and self.next_replay(candidates) is None
+    def is_over(self, candidates: Sequence[Candidate], baseline: Candidate | None = None) -> bool:
+        """Whether nothing is left to be measured; see `next_replay`."""
+        return not self._in_flight and self.next_replay(candidates, baseline) is None
 
-    def next_replay(self, candidates: Sequence[Candidate]) -> Replay | None:
+    def next_replay(
+        self, candidates: Sequence[Candidate], baseline: Candidate | None = None
+    ) -> Replay | None:
         """What to start next; None: nothing, or nothing before something in flight has ended.
 
         Args:
             candidates: All of the sweep, as they are known by now.
+            baseline: What they are held against, which is confirmed with the best of them.
         """
         if not self._enabled:
             return None
         best = self._best(candidates)
-        return self._replicate(best) or self._under_other_load(best)
+        with_baseline = [*best, baseline] if best and baseline is not None else best
+        return self._replicate(with_baseline) or self._under_other_load(best)
 
     def started(self, replay: Replay) -> None:
         """Take note that a replay was sent."""

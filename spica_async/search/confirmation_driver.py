@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from functools import partial
 
 from schemas.journal import BranchFact, Confirmed, Measured, Requested
-from schemas.messages import EvaluationResult
+from schemas.messages import EvaluationResult, Sample
 from spica_async.evaluate.in_flight import EvaluationGivenUpError, Evaluations
 from spica_async.evaluate.reuse import Reused
 from spica_async.judge.ranking import ranking
 from spica_async.judge.scoring import Candidate
+from spica_async.search.baseline import BASELINE, Baseline
 from spica_async.search.branch import Branch
 from spica_async.search.branch_driver import SearchContext
 from spica_async.search.confirmation import Confirmation, Replay
@@ -20,13 +21,14 @@ from spica_async.search.observer import Observer
 
 
 class ConfirmationDriver:
-    """Carries out what the confirmation decides.
+    """Carries out what the confirmation decides, and has the baseline measured before that.
 
     Args:
         confirmation: decides.
         branches: of the sweep, which have the candidates.
         context: what they are searched with.
         observer: called at each step.
+        baseline: what the candidates are held against; none: nothing.
 
     Attributes:
         requested: the names of requests that an earlier run has sent, and that may be under way.
@@ -39,27 +41,37 @@ class ConfirmationDriver:
         context: SearchContext,
         *,
         observer: Observer,
+        baseline: Baseline | None = None,
     ) -> None:
         self.requested: set[str] = set()
         self._confirmation = confirmation
         self._branches: dict[str, Branch] = {branch.space.mode: branch for branch in branches}
+        self._baseline = baseline
         self._context = context
         self._observer = observer
         self._ended = asyncio.Event()
         self._evaluating: set[asyncio.Task[None]] = set()
         self._stopped = False
 
+    def is_over(self) -> bool:
+        """Whether the baseline is known, and nothing is left to be measured again."""
+        known = self._baseline is None or self._baseline.is_known
+        return known and self._confirmation.is_over(self._candidates, self._baseline_candidate)
+
     def restores(self, fact: BranchFact) -> bool:
-        """Take a fact of an earlier run, if it is one of the confirmation."""
+        """Take a fact of an earlier run, if it is one of the confirmation or the baseline."""
         if not isinstance(fact, Requested | Measured):
             return False
-        branch = self._branches[fact.branch]
-        if fact.number in branch.open:
-            return False
-        candidate = branch.candidate(fact.number)
-        if candidate is None:
-            return False
-        replay = Replay(candidate.candidate_id, fact.replicate, fact.load)
+        if self._baseline is not None and fact.branch == BASELINE:
+            replay = Replay(self._baseline.evaluation_id, fact.replicate, fact.load)
+        else:
+            branch = self._branches.get(fact.branch)
+            if branch is None or fact.number in branch.open:
+                return False
+            candidate = branch.candidate(fact.number)
+            if candidate is None:
+                return False
+            replay = Replay(candidate.candidate_id, fact.replicate, fact.load)
         if isinstance(fact, Requested):
             self.requested.add(_request_id(replay))
         else:
@@ -73,26 +85,32 @@ class ConfirmationDriver:
         self._ended.set()
         return frozenset(self._evaluating)
 
+    def start_baseline(self, group: asyncio.TaskGroup, evaluations: Evaluations) -> None:
+        """Have the baseline measured, if that was not done before."""
+        if self._baseline is not None and not self._baseline.is_known:
+            replay = Replay(self._baseline.evaluation_id, 0)
+            self._start(group, replay, evaluations)
+
     async def run(self, evaluations: Evaluations) -> None:
         """Measure again until nothing more is wanted, and write down what is confirmed by then."""
-        if self._confirmation.is_over(self._candidates):
+        if self.is_over():
             return
         async with asyncio.TaskGroup() as group:
             while not self._stopped:
-                replay = self._confirmation.next_replay(self._candidates)
+                replay = self._confirmation.next_replay(self._candidates, self._baseline_candidate)
                 if replay is not None:
                     self._confirmation.started(replay)
-                    task = group.create_task(self._measure(replay, evaluations))
-                    self._evaluating.add(task)
-                    task.add_done_callback(self._evaluating.discard)
-                elif self._confirmation.is_over(self._candidates):
+                    self._start(group, replay, evaluations)
+                elif self.is_over():
                     break
                 else:
                     self._ended.clear()
                     await self._ended.wait()
-        if self._confirmation.is_over(self._candidates):
-            config = self._context.sweep.plan.config
-            ranked = ranking(self._candidates, config.goal, confirmed=config.confirm.top)
+        if self.is_over():
+            config, baseline = self._context.sweep.plan.config, self._baseline_candidate
+            ranked = ranking(
+                self._candidates, config.goal, confirmed=config.confirm.top, baseline=baseline
+            )
             confirmed = [one for one in ranked if one.replicates > 1 or one.loads]
             fact = Confirmed(at=self._context.elapsed(), candidates=confirmed)
             await self._context.log.record(fact, lambda: None)
@@ -101,11 +119,27 @@ class ConfirmationDriver:
     def _candidates(self) -> list[Candidate]:
         return [one for branch in self._branches.values() for one in branch.candidates]
 
+    @property
+    def _baseline_candidate(self) -> Candidate | None:
+        return None if self._baseline is None else self._baseline.candidate
+
+    def _start(self, group: asyncio.TaskGroup, replay: Replay, evaluations: Evaluations) -> None:
+        task = group.create_task(self._measure(replay, evaluations))
+        self._evaluating.add(task)
+        task.add_done_callback(self._evaluating.discard)
+
+    def _subject(self, replay: Replay) -> tuple[str, int, Sample]:
+        """The branch, the number and the sample of what is replayed."""
+        if self._baseline is not None and replay.candidate_id == self._baseline.evaluation_id:
+            return BASELINE, 0, self._baseline.sample
+        one = next(one for one in self._candidates if one.candidate_id == replay.candidate_id)
+        return one.branch, one.number, one.sample
+
     async def _measure(self, replay: Replay, evaluations: Evaluations) -> None:
-        candidate = next(one for one in self._candidates if one.candidate_id == replay.candidate_id)
-        context, branch = self._context, self._branches[candidate.branch]
+        context = self._context
+        branch, number, sample = self._subject(replay)
         request = context.sweep.request(
-            _request_id(replay), candidate.sample, replicate=replay.replicate, load=replay.load
+            _request_id(replay), sample, replicate=replay.replicate, load=replay.load
         )
         asked_at = context.elapsed()
 
@@ -113,8 +147,8 @@ class ConfirmationDriver:
             await context.note_request(
                 Requested(
                     at=context.elapsed(),
-                    branch=candidate.branch,
-                    number=candidate.number,
+                    branch=branch,
+                    number=number,
                     replicate=replay.replicate,
                     load=replay.load,
                 )
@@ -124,23 +158,23 @@ class ConfirmationDriver:
             now = context.elapsed()
             fact = Measured(
                 at=now,
-                branch=candidate.branch,
-                number=candidate.number,
+                branch=branch,
+                number=number,
                 result=result,
                 waited_seconds=max(0.0, now - asked_at - result.wall_seconds),
                 reused=known and known.measured,
                 replicate=replay.replicate,
+                others=list(known.others) if known is not None and replay.load == 1.0 else [],
                 load=replay.load,
             )
             await context.log.record(fact, partial(self._measured, fact, replay))
-            again = branch.candidate(candidate.number)
-            self._observer.confirming(again or candidate, self._confirmation.replays)
-            self._observer.progressed(branch)
+            self._show(branch, number)
             self._ended.set()
 
-        # The candidate has all that the cache knew of it under the workload's own load.
+        # A candidate has all that the cache knew of it under the workload's own load.
+        is_first = not replay.replicate
         known = None
-        if replay.load != 1.0 and request.evaluation_id not in self.requested:
+        if is_first and request.evaluation_id not in self.requested:
             known = await context.find(request)
         if known is not None:
             await on_result(known.result, known)
@@ -148,11 +182,30 @@ class ConfirmationDriver:
         try:
             result = await evaluations.evaluate(request, on_request=on_request, on_result=on_result)
         except EvaluationGivenUpError:
-            return  # The confirmation is about to be broken off.
+            return  # The sweep is about to be broken off.
         await context.reuse.keep(request, result)
 
+    def _show(self, branch: str, number: int) -> None:
+        """Let the observer know what has come of a replay."""
+        replays = self._confirmation.replays
+        if branch == BASELINE:
+            assert self._baseline is not None  # noqa: S101  # it was just measured
+            self._observer.baseline(self._baseline)
+            return
+        candidate = self._branches[branch].candidate(number)
+        assert candidate is not None  # noqa: S101  # likewise
+        self._observer.confirming(candidate, replays)
+        self._observer.progressed(self._branches[branch])
+
     def _measured(self, fact: Measured, replay: Replay) -> None:
-        is_sound = self._branches[fact.branch].measured_again(fact)
+        if fact.branch != BASELINE:
+            is_sound = self._branches[fact.branch].measured_again(fact)
+        else:
+            assert self._baseline is not None  # noqa: S101  # nobody else has asked for it
+            is_first = not self._baseline.is_known
+            is_sound = self._baseline.measured(fact)
+            if is_first:
+                return  # It is no replay of the confirmation.
         self._confirmation.ended(replay, sound=is_sound)
 
 

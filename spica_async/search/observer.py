@@ -6,6 +6,7 @@ from schemas.journal import SweepFact
 from schemas.results import CandidateRecord, SweepResult
 from spica_async.evaluate.fleet import FleetView
 from spica_async.judge.scoring import Candidate
+from spica_async.search.baseline import Baseline
 from spica_async.search.branch import Branch
 
 
@@ -35,6 +36,9 @@ class Observer:
 
     def confirming(self, candidate: Candidate, replays: int) -> None:
         """One of the best was measured once more; `replays` is how often any was."""
+
+    def baseline(self, baseline: Baseline) -> None:
+        """The baseline was measured, or once more."""
 
     def fleet(self, view: FleetView) -> None:
         """Something of the workers has changed."""
@@ -78,6 +82,11 @@ class Observers(Observer):
         """Pass it on."""
         for observer in self._observers:
             observer.confirming(candidate, replays)
+
+    def baseline(self, baseline: Baseline) -> None:
+        """Pass it on."""
+        for observer in self._observers:
+            observer.baseline(baseline)
 
     def fleet(self, view: FleetView) -> None:
         """Pass it on."""

@@ -11,7 +11,7 @@ from schemas.results import (
 )
 from spica_async.evaluate.in_flight import Evaluations
 from spica_async.evaluate.messages import Discarded
-from spica_async.judge.ranking import ranking
+from spica_async.judge.ranking import entry_of, ranking
 from spica_async.judge.sweep_result import (
     CutShort,
     is_useful,
@@ -45,7 +45,7 @@ def sweep_result(
         search_seconds: spent on searching by all runs.
         total_seconds: seconds that all runs have taken, planning included.
     """
-    config = sweep.plan.config
+    config, baseline = sweep.plan.config, branches.baseline_candidate
     results = [branch_result(branch, cut_short) for branch in branches.branches]
     status = sweep_status(
         [result.end for result in results],
@@ -64,7 +64,14 @@ def sweep_result(
         sweep_id=sweep.sweep_id,
         status=status,
         reason=sweep_reason(results, config.sweep, cut_short, converged=converged),
-        ranking=ranking(branches.candidates, config.goal, confirmed=branches.confirmed),
+        ranking=ranking(
+            branches.candidates,
+            config.goal,
+            confirmed=branches.confirmed,
+            baseline=baseline,
+        ),
+        baseline=None if baseline is None else entry_of(baseline, config.goal),
+        baseline_problem=None if branches.baseline is None else branches.baseline.problem,
         tally=sum_tallies(result.tally for result in results).model_copy(update=of_the_run),
         timings=SweepTimings(
             total=total_seconds,
@@ -74,7 +81,8 @@ def sweep_result(
             compiling=sum(stats.compile_seconds for stats in samplers),
             compile_waits=sum(stats.compile_wait_seconds for stats in samplers),
             optimizer_starts=sum(stats.start_seconds for stats in samplers),
-            evaluations=sum(result.evaluation_seconds for result in results),
+            evaluations=sum(result.evaluation_seconds for result in results)
+            + (0.0 if branches.baseline is None else branches.baseline.evaluation_seconds),
         ),
         branches=results,
         results_dir=str(sweep.folder),

@@ -94,6 +94,7 @@ class SweepRun:
             branches.candidates,
             self.sweep.plan.config.goal,
             confirmed=branches.confirmed,
+            baseline=branches.baseline_candidate,
         )
         result = end.result.model_copy(update={"ranking": whole})
         self._observers.ended(result, pareto=self.sweep.plan.config.goal.is_pareto)
@@ -140,6 +141,8 @@ class SweepRun:
             await self.restore()
             for branch in self._branches.branches:
                 self._observers.progressed(branch)
+            if (baseline := self._branches.baseline) is not None and baseline.is_known:
+                self._observers.baseline(baseline)
             return await self._conduct(bus, companion or nullcontext())
         except* SpicaError as failures:
             failure = first_cause(failures)

@@ -98,6 +98,7 @@ async def detail_of(journal: Journal, row: SweepRow) -> SweepDetail:
         update={
             "elapsed_seconds": fact.at,
             "tally": result.tally,
+            "baseline": result.baseline,
             "best": result.ranking if detail.target == "pareto" else result.ranking[:SHOWN],
             "branches": [
                 BranchProgress(
@@ -122,6 +123,7 @@ def running_detail(row: SweepRow, watch: SweepWatch, goal: OptimizationGoal) -> 
             "elapsed_seconds": watch.elapsed_seconds,
             "branches": watch.progress,
             "tally": watch.tally,
+            "baseline": watch.baseline_entry(goal),
             "best": watch.best(goal, most=SHOWN),
         }
     )

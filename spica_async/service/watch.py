@@ -11,8 +11,10 @@ from schemas.daemon import BranchProgress
 from schemas.goal import OptimizationGoal
 from schemas.results import CandidateRecord, RankedCandidate, Tally
 from spica_async.evaluate.fleet import FleetView
-from spica_async.judge.ranking import ranking
+from spica_async.judge.ranking import entry_of, ranking
+from spica_async.judge.scoring import Candidate
 from spica_async.judge.sweep_result import sum_tallies
+from spica_async.search.baseline import Baseline
 from spica_async.search.branch import Branch
 from spica_async.search.observer import Observer
 from spica_async.search.result import branch_result
@@ -33,6 +35,7 @@ class SweepWatch(Observer):
         self.records: list[CandidateRecord] = []
         self._on_fleet = on_fleet
         self._branches: dict[str, Branch] = {}
+        self._baseline: Baseline | None = None
         self._last_found = 0.0, time.monotonic()
         self._log = structlog.get_logger(__name__).bind(sweep=sweep_id)
 
@@ -56,6 +59,10 @@ class SweepWatch(Observer):
     def progressed(self, branch: Branch) -> None:
         """Keep where it stands."""
         self._branches[branch.space.mode] = branch
+
+    def baseline(self, baseline: Baseline) -> None:
+        """Keep it, for what is known of it by now."""
+        self._baseline = baseline
 
     def fleet(self, view: FleetView) -> None:
         """Pass on what there is of workers."""
@@ -91,4 +98,13 @@ class SweepWatch(Observer):
     def best(self, goal: OptimizationGoal, *, most: int) -> list[RankedCandidate]:
         """So many of the ranking at most, or the whole front under a Pareto goal."""
         found = [c for branch in self._branches.values() for c in branch.candidates]
-        return ranking(found, goal, most=most)
+        return ranking(found, goal, most=most, baseline=self._baseline_candidate)
+
+    def baseline_entry(self, goal: OptimizationGoal) -> RankedCandidate | None:
+        """What they are held against, once it is measured."""
+        known = self._baseline_candidate
+        return None if known is None else entry_of(known, goal)
+
+    @property
+    def _baseline_candidate(self) -> Candidate | None:
+        return None if self._baseline is None else self._baseline.candidate

@@ -60,6 +60,25 @@ def test_a_small_space_is_evaluated_once_each(
     assert (folder / "plan.json").exists()
 
 
+def test_candidates_are_held_against_the_default(
+    spica: Spica, write_config: WriteConfig, tmp_path: Path
+) -> None:
+    document = small_sweep(search_space__parallel_configs=[{"tp": 2}]) | {"baseline": "default"}
+
+    finished = spica("run", write_config(document), "--slots", "1", "--json")
+
+    assert finished.code == 0, finished.stderr
+    result = json.loads(finished.stdout)
+    assert result["tally"]["attempts"] == len(result["ranking"]) == 1
+    baseline, (found,) = result["baseline"], result["ranking"]
+    assert (baseline["config"]["tp"], baseline["config"]["replicas"]) == (1, 2)
+    percent = 100 * (found["score"] / baseline["score"] - 1)
+    assert found["gain"] == pytest.approx({"percent": percent, "margin": 0})
+    assert "baseline: vllm agg 2 x tp 1" in finished.stderr
+    folder = only_folder(tmp_path)
+    assert json.loads((folder / "summary.json").read_text())["baseline"] == baseline
+
+
 def test_no_request_meets_the_sla(spica: Spica, write_config: WriteConfig, tmp_path: Path) -> None:
     goal = {"target": "goodput", "sla": {"ttft_ms": 0.001, "itl_ms": 0.001}}
 

@@ -13,8 +13,9 @@ from pydantic import JsonValue
 from schemas.config import SmartSearchConfig
 from schemas.goal import PlannerTarget
 from schemas.messages import Sample, TraceLoad
-from schemas.search_space import Backend, DeploymentMode, Role
+from schemas.search_space import Backend, DeploymentMode, PinnedShape, Role
 from spica_async.engine.context import ContextExtension
+from spica_async.engine.default_shape import NoDefaultShapeError
 from spica_async.engine.estimates import Steps, StepTimes
 from spica_async.engine.facts import (
     HardwareFacts,
@@ -72,6 +73,7 @@ class FakeEngine:
     steps: Callable[[Sample, Role, Steps], StepTimes | str] = scaling
     planner_problem: str | None = None
     windows: Sequence[WindowLoad] = ()
+    default: PinnedShape | str = field(default_factory=lambda: PinnedShape(tp=2, replicas=2))
     asked_for_capacity: list[tuple[str, Role, ParallelShape, int]] = field(default_factory=list)
     probed: list[Sample] = field(default_factory=list)
 
@@ -93,6 +95,11 @@ class FakeEngine:
         if backend in self.unmeasured:
             raise NoPerfDatabaseError(f"no performance data for {backend} on {sku}")
         return f"{backend} 1.0"
+
+    def default_shape(self, model: str, sku: str, backend: Backend, gpus: int) -> PinnedShape:
+        if isinstance(self.default, str):
+            raise NoDefaultShapeError(self.default)
+        return self.default
 
     def kv_tokens_per_rank(self, sample: Sample, role: Role) -> int:
         prefix = "" if role == "agg" else f"{role}_"

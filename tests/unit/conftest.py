@@ -115,7 +115,9 @@ def make_config() -> Callable[..., SmartSearchConfig]:
         workload: Mapping[str, Any] | None = None,
         goal: Mapping[str, Any] | None = None,
         sweep: Mapping[str, Any] | None = None,
+        *,
         confirm: Mapping[str, Any] | None = None,
+        baseline: object = None,
     ) -> SmartSearchConfig:
         return SmartSearchConfig.model_validate(
             {
@@ -124,6 +126,7 @@ def make_config() -> Callable[..., SmartSearchConfig]:
                 "goal": goal or {},
                 "sweep": sweep or {},
                 "confirm": confirm or {},
+                "baseline": baseline,
             }
         )
 
@@ -228,7 +231,9 @@ def make_sweep_plan(
 ) -> Callable[..., SweepPlan]:
     """The plan of a configuration: a branch per listed mode, every shape with KV room."""
 
-    def make(config: SmartSearchConfig, **spaces: Any) -> SweepPlan:
+    def make(
+        config: SmartSearchConfig, *, baseline: Selection | None = None, **spaces: Any
+    ) -> SweepPlan:
         modes = config.search_space.deployment_mode
         branches = tuple(make_space(config, mode=mode, **spaces) for mode in modes)
         capacity = {
@@ -248,6 +253,7 @@ def make_sweep_plan(
             predictors=LoadPredictorResult(),
             backend_versions=dict.fromkeys(config.search_space.backend, "1"),
             digest=plan_digest(branches, {}),
+            baseline=baseline,
         )
 
     return make

@@ -22,6 +22,7 @@ from schemas.lifecycle import (
     SweepStarted,
 )
 from schemas.results import CandidateRecord, RankedCandidate
+from spica_async.judge.scoring import dominates
 from spica_async.judge.sweep_result import is_useful
 
 
@@ -76,23 +77,16 @@ class EventsFromFacts:
     def _entered(
         self, record: CandidateRecord, objectives: Mapping[str, float]
     ) -> Iterator[FrontChanged]:
-        if any(self._dominates(other, objectives) for other in self._front.values()):
+        axes = self._goal.objectives
+        if any(dominates(other, objectives, axes) for other in self._front.values()):
             return
         removed = [
-            name for name, other in self._front.items() if self._dominates(objectives, other)
+            name for name, other in self._front.items() if dominates(objectives, other, axes)
         ]
         for name in removed:
             del self._front[name]
         self._front[record.candidate_id] = objectives
         yield FrontChanged(candidate=_ranked(record), removed=removed, size=len(self._front))
-
-    def _dominates(self, one: Mapping[str, float], other: Mapping[str, float]) -> bool:
-        """Whether it is at least as good in every objective, and better in one."""
-        gains = [
-            (one[target] - other[target]) * (1 if target.maximize else -1)
-            for target in self._goal.objectives
-        ]
-        return min(gains) >= 0 and max(gains) > 0
 
 
 def _ranked(record: CandidateRecord) -> RankedCandidate:

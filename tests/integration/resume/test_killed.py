@@ -64,15 +64,17 @@ async def test_what_is_measured_again_is_measured_exactly_as_often(
     driver: Driver, command: Command
 ) -> None:
     noisy = replace(command, schedule="continuous", noisy=True)
-    _, steps = await uninterrupted(driver, noisy)
+    whole, steps = await uninterrupted(driver, noisy)
+    assert whole.baseline is not None
     # In the search, in the confirmation, and again and again in that.
     for deaths in ([60], [len(steps) - 40], [120, *([30] * 6)]):
         found = await resumed(driver, noisy, *deaths)
         assert found.status == "completed"
         assert found.tally["feasible"] == BUDGET
-        # The fake measures the same each time: four replays of each of the best will do, and one
-        # under each other load. The search has some of its own.
-        assert 5 * (3 + 2) <= found.tally["replicates"] <= 5 * (3 + 2) + BUDGET // 4
+        # The fake measures the same each time: four replays of each of the best will do, and of
+        # the baseline, and one under each other load. The search has some of its own.
+        assert 5 * (3 + 2) + 3 <= found.tally["replicates"] <= 5 * (3 + 2) + 3 + BUDGET // 4
+        assert found.baseline == whole.baseline
 
 
 async def test_a_sweep_that_was_stopped_goes_on(driver: Driver, command: Command) -> None:
@@ -86,6 +88,7 @@ async def test_a_sweep_that_was_stopped_goes_on(driver: Driver, command: Command
 
 
 async def test_one_that_has_ended_is_written_again(driver: Driver, command: Command) -> None:
+    command = replace(command, noisy=True)
     assert (await driver.run(command)).code == 0
     folder = Path(command.root) / command.sweep_id
     whole = found_in(folder)

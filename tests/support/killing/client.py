@@ -77,14 +77,16 @@ class Found:
     Attributes:
         status: of the sweep.
         tally: suggestions by what became of them.
-        ranking: samples and their scores, best first.
+        ranking: samples, their scores and their gains, best first.
         records: by branch and number: sample, outcome, score, round, source.
+        baseline: what they are held against, and over how many replays; none: nothing.
     """
 
     status: str
     tally: dict[str, Any]
-    ranking: list[tuple[Any, float]]
+    ranking: list[tuple[Any, float, Any]]
     records: dict[tuple[str, int], Any]
+    baseline: tuple[Any, float, int] | None = None
 
 
 def found_in(folder: Path) -> Found:
@@ -103,9 +105,11 @@ def found_in(folder: Path) -> Found:
     # Of the last run alone.
     tally.pop("late_results")
     tally.pop("resent_requests")
+    baseline = summary["baseline"]
     return Found(
         summary["status"],
         tally,
-        [(one["config"], one["score"]) for one in ranking],
+        [(one["config"], one["score"], one["gain"]) for one in ranking],
         by_number,
+        baseline and (baseline["config"], baseline["score"], baseline["replicates"]),
     )

@@ -65,7 +65,7 @@ class Command:
         die_after: seconds after which to die; 0 for never.
         stop_at: number of a result after which it is asked to stop; 0 for none.
         per_branch: candidates of each branch, of which there are two; none: the small sweep.
-        noisy: whether the best are measured again.
+        noisy: whether the best are measured again, and held against a baseline.
     """
 
     sweep_id: str
@@ -94,6 +94,7 @@ def sweep_plan(schedule: str, *, noisy: bool = False) -> SweepPlan:
             "router_mode": ["kv_router" if noisy else "round_robin"],
         },
         goal={"target": "throughput"},
+        baseline={"tp": 1} if noisy else None,
         sweep={
             "schedule": schedule,
             "max_rounds": 2,

@@ -134,7 +134,7 @@ def _check_whole(found: Found, budget: int) -> None:
     """Exactly its budget, each candidate once and with its own result."""
     assert found.status == "completed"
     assert found.tally["feasible"] == len(found.ranking) == budget
-    configs = Counter(json.dumps(config, sort_keys=True) for config, _ in found.ranking)
+    configs = Counter(json.dumps(config, sort_keys=True) for config, *_ in found.ranking)
     assert set(configs.values()) == {1}
-    for config, value in found.ranking:
+    for config, value, _ in found.ranking:
         assert value == score(config), "a candidate has another one's result"

@@ -72,6 +72,14 @@ predictors = st.builds(
     st.dictionaries(st.integers(1), st.lists(losses, max_size=2).map(tuple)),
     st.none(),
 )
+selections = st.builds(
+    Selection,
+    st.just(DISAGG),
+    BACKENDS,
+    configs,
+    st.dictionaries(texts, json_values, max_size=3),
+    st.none() | finite,
+)
 plans = st.builds(
     replace,
     st.builds(plan),
@@ -90,18 +98,12 @@ plans = st.builds(
     seeds=st.dictionaries(
         st.just(DISAGG),
         st.lists(
-            st.builds(
-                Selection,
-                st.just(DISAGG),
-                BACKENDS,
-                configs,
-                st.dictionaries(texts, json_values, max_size=3),
-                st.none() | finite,
-            ),
+            selections,
             max_size=2,
         ).map(tuple),
     ),
     digest=texts,
+    baseline=st.none() | selections,
 )
 CONFIG = SmartSearchConfig.model_validate({"search_space": SMALL, "workload": CLOSED_LOOP})
 

@@ -40,12 +40,17 @@ class Sweep:
     """Candidates that a confirmation has measured again, each around a mean of its own."""
 
     def __init__(
-        self, config: SmartSearchConfig, *candidates: Candidate, deviation: float = 0.0
+        self,
+        config: SmartSearchConfig,
+        *candidates: Candidate,
+        deviation: float = 0.0,
+        baseline: Candidate | None = None,
     ) -> None:
         self.config = config
         self.confirmation = Confirmation(config, enabled=True)
         self.candidates = {one.candidate_id: one for one in candidates}
         self.means = {one.candidate_id: one.score for one in candidates}
+        self.baseline = baseline
         self.done: list[Replay] = []
         self._deviation = deviation
         self._random = random.Random(1)
@@ -55,6 +60,13 @@ class Sweep:
         return list(self.candidates.values())
 
     def end(self, replay: Replay, *, fails: bool = False) -> None:
+        if self.baseline is not None and replay.candidate_id == self.baseline.candidate_id:
+            self.baseline = measured_again(
+                self.baseline, replay.replicate, self.baseline.report, self.config.goal
+            )
+            self.confirmation.ended(replay, sound=True)
+            self.done.append(replay)
+            return
         one = self.candidates[replay.candidate_id]
         value = self.means[replay.candidate_id] * self._random.gauss(1.0, self._deviation)
         if replay.load == 1.0:
@@ -69,7 +81,7 @@ class Sweep:
     def run(self, *, at_once: int = 1, fails: Callable[[Replay], bool] = lambda _: False) -> None:
         flying: list[Replay] = []
         while True:
-            replay = self.confirmation.next_replay(self.known)
+            replay = self.confirmation.next_replay(self.known, self.baseline)
             if replay is not None and len(flying) < at_once:
                 assert replay not in self.done + flying
                 self.confirmation.started(replay)
@@ -79,7 +91,7 @@ class Sweep:
                 self.end(ended, fails=fails(ended))
             else:
                 break
-        assert self.confirmation.is_over(self.known)
+        assert self.confirmation.is_over(self.known, self.baseline)
 
     def counts(self, load: float = 1.0) -> Counter[str]:
         return Counter(replay.candidate_id for replay in self.done if replay.load == load)
@@ -106,6 +118,22 @@ def test_what_differs_much_takes_all_replays_in_equal_parts(
     sweep.run(at_once=4)
     assert sweep.counts() == {"1": 7, "2": 7}
     assert sweep.confirmation.replays == 14 + 4
+
+
+def test_the_baseline_is_confirmed_with_the_best_under_its_own_load(
+    config: Callable[..., SmartSearchConfig],
+) -> None:
+    listed = [candidate(str(n), 10.0 + n) for n in range(4)]
+    sweep = Sweep(config(), *listed, baseline=candidate("9", 1.0))
+    sweep.run(at_once=3)
+    assert sweep.counts() == dict.fromkeys("329", MIN_REPLICATES - 1)
+    assert set(sweep.counts(0.8)) == {"3", "2"}
+    exact = Sweep(config(), *listed, baseline=candidate("9", 1.0, noisy=False))
+    exact.run()
+    assert "9" not in exact.counts()
+    alone = Sweep(config(), baseline=candidate("9", 1.0))
+    alone.run()
+    assert alone.done == []
 
 
 def test_a_lucky_one_gives_way_to_the_next(config: Callable[..., SmartSearchConfig]) -> None:
