@@ -58,6 +58,10 @@ def unforeseen(error: BaseException) -> str:
     return f"unexpected: {keep_traceback(''.join(traceback.format_exception(error)))}"
 
 
+class NothingFeasibleError(SpicaError):
+    """What was to be measured came to nothing that can be scored."""
+
+
 class TimeUpError(SpicaError):
     """The time that a sweep may take was up before anything was found."""
 

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
     from schemas.config import SmartSearchConfig
     from schemas.results import RankedCandidate
 
-_HELP = "the folder of a sweep, or FOLDER:ID for another candidate than the first of its ranking"
+_HELP = (
+    "the folder of a sweep; FOLDER:ID for another candidate than the first of its ranking, or for"
+    " its baseline"
+)
 
 
 def compare(

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from spica_async.cli.options import AsJson, Changes, Slots
-from spica_async.errors import InputError
+from spica_async.errors import InputError, SpicaError, first_cause
+from spica_async.exit_codes import EXIT_NOTHING_FOUND
 
 if TYPE_CHECKING:
     from schemas.results import RankedCandidate
@@ -30,7 +31,8 @@ def predict(
     candidate: Annotated[
         str | None,
         typer.Option(
-            help="of the folder's candidates, e.g. agg-21; default: the first of the ranking",
+            help="of the folder's candidates, e.g. agg-21, or baseline; default: the first of the"
+            " ranking",
             metavar="ID",
         ),
     ] = None,
@@ -49,6 +51,7 @@ def predict(
     from spica_async.cli.logs import log_warnings_to_stderr
     from spica_async.config.inputs import inputs_of
     from spica_async.config.load import load_config
+    from spica_async.judge.sweep_result import is_useful
     from spica_async.report.prediction import prediction_view
     from spica_async.report.results import read_entry
     from spica_async.report.screen import ProgressConsole
@@ -59,8 +62,9 @@ def predict(
     deployment = None
     if source.is_dir():
         for change in changes or ():
-            if change.startswith("search_space"):
-                raise InputError(f"--set {change}: the deployment is that of the candidate")
+            for fixed in ("search_space", "workload.kv_load_ratio"):
+                if change.strip().startswith(fixed):
+                    raise InputError(f"--set {change}: {fixed} is that of the candidate")
         deployment = read_entry(source, candidate)
         config = load_config(source / "config.yaml", changes or ())
     elif candidate is not None:
@@ -73,6 +77,8 @@ def predict(
         typer.echo(entry.model_dump_json(indent=2))
     else:
         print_view(prediction_view(entry, config.goal))
+    if not is_useful(entry.objectives, config.goal):
+        raise typer.Exit(EXIT_NOTHING_FOUND)
 
 
 def _predicted(
@@ -112,4 +118,7 @@ def _predicted(
             )
 
     with tempfile.TemporaryDirectory(prefix="spica-async-") as logs:
-        return asyncio.run(run(Path(logs)))
+        try:
+            return asyncio.run(run(Path(logs)))
+        except* SpicaError as group:
+            raise first_cause(group) from group

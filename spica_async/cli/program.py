@@ -9,7 +9,14 @@ from pathlib import Path
 
 import typer
 
-from spica_async.errors import InputError, SpicaError, TimeUpError, file_problem, unforeseen
+from spica_async.errors import (
+    InputError,
+    NothingFeasibleError,
+    SpicaError,
+    TimeUpError,
+    file_problem,
+    unforeseen,
+)
 from spica_async.exit_codes import EXIT_BAD_INPUT, EXIT_FAULT, EXIT_INTERRUPTED, EXIT_NOTHING_FOUND
 from spica_async.processes.threads import leaving_threads_behind
 
@@ -39,7 +46,7 @@ def run_app(app: typer.Typer, arguments: Sequence[str] | None = None) -> None:
         app(args=arguments)
     except InputError as error:
         _exit(error, EXIT_BAD_INPUT)
-    except TimeUpError as error:
+    except (NothingFeasibleError, TimeUpError) as error:
         _exit(error, EXIT_NOTHING_FOUND)
     except SpicaError as error:
         _exit(error, EXIT_FAULT)

@@ -6,8 +6,17 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
+from schemas.base import MessageModel
 from schemas.results import RankedCandidate
 from spica_async.errors import InputError, file_problem
+from spica_async.search.baseline import BASELINE
+
+
+class _Summary(MessageModel):
+    """What is looked for in a sweep's summary."""
+
+    baseline: RankedCandidate | None = None
+
 
 _RANKINGS = ("ranking.json", "front.json")
 _ranking = TypeAdapter(list[RankedCandidate])
@@ -18,11 +27,13 @@ def read_entry(folder: Path, candidate_id: str | None = None) -> RankedCandidate
 
     Args:
         folder: of the sweep.
-        candidate_id: whole, or the end of it from the branch on, e.g. `agg-21`.
+        candidate_id: whole, or the end of it from the branch on, e.g. `agg-21`; or `baseline`.
 
     Raises:
         InputError: the folder holds no results, or no such candidate that was measured.
     """
+    if candidate_id == BASELINE:
+        return _read_baseline(folder)
     entries = _read_ranking(folder)
     if candidate_id is None:
         if not entries:
@@ -32,6 +43,19 @@ def read_entry(folder: Path, candidate_id: str | None = None) -> RankedCandidate
         if _is_named(entry.candidate_id, candidate_id):
             return entry
     raise InputError(f"{folder}: no candidate {candidate_id}")
+
+
+def _read_baseline(folder: Path) -> RankedCandidate:
+    path = folder / "summary.json"
+    try:
+        summary = _Summary.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise InputError(f"{path}: {file_problem(error)}") from None
+    except ValidationError:
+        raise InputError(f"{path}: no summary of a sweep") from None
+    if summary.baseline is None:
+        raise InputError(f"{folder}: the sweep has no baseline")
+    return summary.baseline
 
 
 def _read_ranking(folder: Path) -> list[RankedCandidate]:

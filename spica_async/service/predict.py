@@ -12,7 +12,7 @@ from schemas.results import RankedCandidate
 from spica_async.bus.memory import MemoryBus
 from spica_async.config.inputs import Inputs
 from spica_async.engine.versions import engine_fingerprint, engine_versions
-from spica_async.errors import InputError, SpicaError
+from spica_async.errors import InputError, NothingFeasibleError
 from spica_async.evaluate.fleet import Fleet
 from spica_async.evaluate.in_flight import Evaluations
 from spica_async.judge.ranking import ranking
@@ -100,7 +100,8 @@ async def predict(
         measured: called after each replay.
 
     Raises:
-        SpicaError: the first replay came to nothing that can be scored, or none can be started.
+        NothingFeasibleError: the first replay came to nothing that can be scored.
+        SpicaError: none can be started.
     """
     policy = deployment.sample["planner_scaling_policy"]
     warm_up = ENGINE_WARM_UP if policy == "disabled" else ENGINE_WARM_UP_WITH_PLANNER
@@ -182,7 +183,7 @@ class _Prediction:
         )
         if judged.candidate is None:
             verdict = judged.verdict
-            raise SpicaError(f"{verdict.outcome}: {verdict.cause}: {verdict.detail}")
+            raise NothingFeasibleError(f"{verdict.outcome}: {verdict.cause}: {verdict.detail}")
         return judged.candidate
 
 

@@ -12,7 +12,8 @@ from support.commands import Spica, WriteConfig, small_sweep
 @pytest.fixture
 def folder(spica: Spica, write_config: WriteConfig, tmp_path: Path) -> str:
     """The results of a sweep of two deployments."""
-    config = write_config(small_sweep(search_space__agg_max_num_seqs=[256, 512]))
+    document = small_sweep(search_space__agg_max_num_seqs=[256, 512])
+    config = write_config(document | {"baseline": {"tp": 1}})
     finished = spica("run", config, "--set", "sweep.max_rounds=2", "--json")
     assert finished.code == 0, finished.stderr
     return str(json.loads(finished.stdout)["results_dir"])
@@ -40,6 +41,11 @@ def test_a_prediction_is_what_the_sweep_has_measured(
     pinned = spica("predict", folder, "--set", "search_space.gpu_budget=8")
     assert (pinned.code, "that of the candidate" in pinned.stderr) == (2, True)
 
+    compared = spica("compare", f"{folder}:baseline", folder, "--json")
+    summary = json.loads((tmp_path / folder / "summary.json").read_text())
+    assert json.loads(compared.stdout)["a"] == summary["baseline"]["candidate_id"]
+    assert json.loads(compared.stdout)["knobs"]["tp"] == [1, 2]
+
     compared = spica("compare", folder, f"{folder}:agg-1", "--json")
     document = json.loads(compared.stdout)
     assert document["notes"] == []
@@ -47,3 +53,15 @@ def test_a_prediction_is_what_the_sweep_has_measured(
     assert "metric differs" in spica("compare", folder, folder).stdout
     unknown = spica("compare", folder, f"{folder}:agg-7")
     assert (unknown.code, "no candidate agg-7" in unknown.stderr) == (2, True)
+
+
+def test_a_prediction_that_serves_nobody_ends_as_such_a_sweep_does(
+    spica: Spica, write_config: WriteConfig
+) -> None:
+    goal = {"target": "goodput", "sla": {"ttft_ms": 0.001, "itl_ms": 0.001}}
+    config = write_config(small_sweep() | {"goal": goal})
+    late = spica("predict", config, "--json")
+    assert (late.code, json.loads(late.stdout)["score"]) == (3, 0.0)
+    failed = spica("predict", config, "--set", "sweep.max_eval_seconds=0.001")
+    assert (failed.code, failed.stdout) == (3, "")
+    assert "error: failed: time_limit" in failed.stderr
