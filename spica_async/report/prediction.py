@@ -10,7 +10,7 @@ from schemas.goal import OptimizationGoal
 from schemas.results import RankedCandidate
 from spica_async.report.deployment_text import deployment, traffic_handling
 from spica_async.report.tables import objective
-from spica_async.report.units import TARGET_UNITS, figure
+from spica_async.report.units import TARGET_UNITS, figure, margin
 
 
 def prediction_view(entry: RankedCandidate, goal: OptimizationGoal) -> RenderableType:
@@ -19,7 +19,7 @@ def prediction_view(entry: RankedCandidate, goal: OptimizationGoal) -> Renderabl
     table = Table("metric", Column("mean", justify="right"), Column("±", justify="right"))
     for name, mean in sorted(entry.metrics.items()):
         low, high = entry.metric_intervals.get(name, (mean, mean))
-        table.add_row(name, figure(mean), figure((high - low) / 2) if high > low else "")
+        table.add_row(name, figure(mean), margin(low, high))
     objectives = [
         f"{objective(entry, target)} {TARGET_UNITS[target]}" for target in goal.objectives
     ]

@@ -20,7 +20,7 @@ from schemas.results import CandidateRecord
 from spica_async.evaluate.fleet import FleetView, WorkerView
 from spica_async.judge.scoring import Candidate, pareto_front, rank
 from spica_async.report.deployment_text import deployment, traffic_handling
-from spica_async.report.units import figure, objective, seconds
+from spica_async.report.units import figure, margin, objective, seconds
 from spica_async.search.baseline import Baseline
 from spica_async.search.branch import Branch
 from spica_async.search.observer import Observer
@@ -241,7 +241,7 @@ def known_line(candidate: Candidate) -> str:
     """What is known of a candidate, and over how many replays."""
     means = ", ".join(
         objective(target, mean.value)
-        + (f" ± {figure(mean.interval[1] - mean.value)}" if mean.interval else "")
+        + (f" ± {half}" if mean.interval and (half := margin(*mean.interval)) else "")
         for target, mean in candidate.means.items()
     )
     return f"{deployment(candidate.sample)}: {means} over {candidate.replicates}"

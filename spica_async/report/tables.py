@@ -20,7 +20,7 @@ from spica_async.report.deployment_text import (
     settings,
     traffic_handling,
 )
-from spica_async.report.units import TARGET_UNITS, figure, seconds
+from spica_async.report.units import TARGET_UNITS, figure, margin, seconds
 from spica_async.space.sample import is_noisy
 
 _SHOWN = 10
@@ -146,8 +146,12 @@ def gain_text(gain: Gain | None) -> str:
     """How much better than the baseline, e.g. `+48.0 ± 2.1 %`; a dash where nobody knows."""
     if gain is None:
         return "-"
-    margin = f" ± {gain.margin:.1f}" if gain.margin else ""
-    return f"{gain.percent:+.1f}{margin} %"
+    half = (
+        ""
+        if gain.margin is None
+        else margin(gain.percent - gain.margin, gain.percent + gain.margin)
+    )
+    return f"{gain.percent:+.1f}{f' ± {half}' if half else ''} %"
 
 
 def _against_baseline(result: SweepResult, goal: OptimizationGoal) -> list[RenderableType]:
@@ -174,7 +178,8 @@ def objective(candidate: RankedCandidate, target: OptimizationTarget) -> str:
     """Its mean, and half of the interval if that has a width."""
     mean = candidate.objectives[target.value]
     low, high = candidate.intervals.get(target.value, (mean, mean))
-    return f"{figure(mean)} ± {figure((high - low) / 2)}" if high > low else figure(mean)
+    half = margin(low, high)
+    return f"{figure(mean)} ± {half}" if half else figure(mean)
 
 
 def _worst(candidate: RankedCandidate) -> str:

@@ -15,12 +15,25 @@ TARGET_UNITS: Final = {
     OptimizationTarget.GOODPUT_PER_GPU: "good tok/s/GPU",
 }
 
+_ROUNDING: Final = 1e-9
+
 
 def figure(value: float | None) -> str:
     """Four significant digits, whole numbers from a thousand on; a dash for what is not known."""
     if value is None:
         return "-"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def margin(low: float, high: float) -> str:
+    """Half of an interval, with two significant digits; empty where it has no width.
+
+    Sums over the same requests in another order differ in their last digits, which is no width.
+    """
+    half = (high - low) / 2
+    if half <= _ROUNDING * max(abs(low), abs(high)):
+        return ""
+    return f"{half:,.0f}" if half >= 100 else f"{half:.2g}"
 
 
 def objective(target: OptimizationTarget, value: float) -> str:

@@ -16,7 +16,7 @@ from spica_async.report.deployment_text import (
     traffic_handling,
 )
 from spica_async.report.screen import broker_line, concerns, who_works, workers_line
-from spica_async.report.units import TARGET_UNITS, figure, objective, seconds
+from spica_async.report.units import TARGET_UNITS, figure, margin, objective, seconds
 
 AGG: dict[str, Any] = {
     "deployment_mode": "agg",
@@ -188,3 +188,18 @@ def test_concerns_are_what_is_waited_for_other_engines_and_troubles() -> None:
 )
 def test_how_it_stands_with_the_broker_is_one_line(link: tuple[Any, ...], text: str) -> None:
     assert broker_line(*link).startswith(text)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "text"),
+    [
+        (5.0, 5.0, ""),
+        (5.0, 5.0 + 1e-13, ""),
+        (-1.0, 1.0, "1"),
+        (9.876, 10.124, "0.12"),
+        (1000.0, 1030.8, "15"),
+        (1000.0, 4468.0, "1,734"),
+    ],
+)
+def test_a_margin_has_two_digits_and_none_for_rounding(low: float, high: float, text: str) -> None:
+    assert margin(low, high) == text

@@ -123,6 +123,8 @@ async def test_it_is_where_an_earlier_run_has_left_it(
     asked = [Requested(at=1.0, branch=BASELINE, number=0, replicate=n) for n in range(3)]
     await search.restore([asked[0], fact(0), asked[1], asked[2], fact(2)])
     assert search.measured == [ID, f"{ID}-r2"]
+    # The next run waits for what is under way, and does not ask for it once more.
+    assert search.requested == [f"{ID}-r1"]
     assert search.baseline.evaluation_seconds == 2.0
     assert search.baseline_candidate is not None
     assert search.baseline_candidate.replicates == 2
