@@ -146,11 +146,8 @@ def gain_text(gain: Gain | None) -> str:
     """How much better than the baseline, e.g. `+48.0 ± 2.1 %`; a dash where nobody knows."""
     if gain is None:
         return "-"
-    half = (
-        ""
-        if gain.margin is None
-        else margin(gain.percent - gain.margin, gain.percent + gain.margin)
-    )
+    whole, off = 100 + gain.percent, gain.margin or 0.0
+    half = margin(whole - off, whole + off)
     return f"{gain.percent:+.1f}{f' ± {half}' if half else ''} %"
 
 

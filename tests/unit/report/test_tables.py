@@ -79,6 +79,7 @@ def shown(
         (None, "-"),
         (Gain(percent=48.04), "+48.0 %"),
         (Gain(percent=-3.2, margin=0.0), "-3.2 %"),
+        (Gain(percent=0.0, margin=1e-12), "+0.0 %"),
         (Gain(percent=48.0, margin=2.14), "+48.0 ± 2.1 %"),
     ],
 )
