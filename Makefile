@@ -16,7 +16,7 @@ export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 # Set in many images; each process would compile all its modules anew, half of its time to start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test test-slow bench bench-journal bench-loop bench-messaging bench-optimizer bench-rival bench-scheduling bench-replay bench-warm-start bench-trust bench-setup soak torture fuzz mutants lint format lock setup broker postgres schemas clean help
+.PHONY: accuracy run test test-slow bench bench-accuracy bench-journal bench-loop bench-messaging bench-optimizer bench-rival bench-scheduling bench-replay bench-warm-start bench-trust bench-setup soak torture fuzz mutants lint format lock setup broker postgres schemas clean help
 
 help: ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -53,6 +53,14 @@ bench-scheduling: setup ## Rounds against the continuous schedule (half an hour)
 
 bench-replay: setup ## What setting up a replay costs, with and without prepared tables.
 	$(BIN)/python benchmarks/replay_setup.py
+
+bench-accuracy: setup ## How far replays are from silicon, and what makes TTFT so far off (half an hour).
+	$(BIN)/python benchmarks/accuracy.py versions
+	$(BIN)/python benchmarks/accuracy.py why --points 2
+	$(BIN)/python benchmarks/accuracy.py check --cells 8
+
+accuracy: setup ## Make the table of accuracies that ships anew, for the engine that is installed (an hour).
+	$(BIN)/python benchmarks/accuracy.py ship
 
 bench-warm-start: setup ## What the first candidates are worth, with and without a warm start.
 	$(BIN)/python benchmarks/warm_start.py

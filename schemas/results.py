@@ -6,6 +6,7 @@ from typing import Final, Literal
 
 from pydantic import Field, JsonValue
 
+from schemas.accuracy import BackendAccuracy
 from schemas.base import MessageModel
 from schemas.messages import Cause, Outcome, Sample
 
@@ -189,3 +190,7 @@ class SweepResult(MessageModel):
     results_dir: str
     seed: int
     versions: dict[str, str]
+    accuracy: list[BackendAccuracy] | None = Field(
+        default=None,
+        description="how far replays are from silicon, for each backend; none: of an older version",
+    )

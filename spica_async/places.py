@@ -23,6 +23,20 @@ def user_cache_folder() -> Path:
     """
     with suppress(RuntimeError):
         return platformdirs.user_cache_path("spica-async")
+    return _temporary_folder()
+
+
+def user_state_folder() -> Path:
+    """The user's folder for what was worked out and is kept; writing makes it.
+
+    A user of whom no home is known has none that stays.
+    """
+    with suppress(RuntimeError):
+        return platformdirs.user_state_path("spica-async")
+    return _temporary_folder() / "state"
+
+
+def _temporary_folder() -> Path:
     shared = Path(tempfile.gettempdir()) / f"spica-async-{os.getuid()}"
     try:
         shared.mkdir(mode=0o700, exist_ok=True)

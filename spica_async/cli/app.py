@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from spica_async.cli import cache, daemon, trace
+from spica_async.cli.accuracy import accuracy
 from spica_async.cli.check import check
 from spica_async.cli.compare import compare
 from spica_async.cli.health import health
@@ -39,6 +40,7 @@ app.command()(prune)
 app.command()(check)
 app.command()(predict)
 app.command()(compare)
+app.command()(accuracy)
 app.command()(flattened(topology))
 app.command()(flattened(health))
 

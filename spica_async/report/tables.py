@@ -14,6 +14,7 @@ from schemas.results import Gain, RankedCandidate, SweepResult, Tally
 from spica_async.judge.scoring import average_gpus, dominates
 from spica_async.plan.describe import describe_parameter, describe_seed
 from spica_async.plan.types import SweepPlan, dropped_lines
+from spica_async.report.accuracy import accuracy_lines
 from spica_async.report.deployment_text import (
     deployment,
     differing_knobs,
@@ -46,7 +47,9 @@ def result_view(result: SweepResult, goal: OptimizationGoal) -> RenderableType:
             *_warnings(shown),
             *_against_baseline(result, goal),
         ]
-    parts += [_tally(result), _timings(result), Text(f"results in {result.results_dir}")]
+    parts += [_tally(result), _timings(result)]
+    parts += map(Text, accuracy_lines(result.accuracy or ()))
+    parts.append(Text(f"results in {result.results_dir}"))
     return Group(*parts)
 
 

@@ -88,6 +88,7 @@ def sweep_result(
         results_dir=str(sweep.folder),
         seed=config.sweep.random_seed,
         versions=sweep.versions,
+        accuracy=list(sweep.accuracy),
     )
 
 

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from schemas.accuracy import BackendAccuracy
 from schemas.journal import Planned, PlannedBranch
 from schemas.messages import EvaluationRequest, Sample, TraceLoad
 from spica_async.engine.model_files import named_by_content
@@ -34,6 +35,7 @@ class Sweep:
         fingerprint: stands for these versions in the name of the requests' queue.
         planning_seconds: what its plans took, those of earlier runs included.
         past: what earlier runs have come to.
+        accuracy: what is known of how far replays are from silicon, for each backend.
     """
 
     sweep_id: str
@@ -44,6 +46,7 @@ class Sweep:
     fingerprint: str
     planning_seconds: float
     past: PastRuns = field(default_factory=PastRuns)
+    accuracy: tuple[BackendAccuracy, ...] = ()
 
     @property
     def model_sha256(self) -> str | None:

@@ -7,9 +7,13 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 
+from schemas.accuracy import BackendAccuracy
 from schemas.results import SweepResult
+from spica_async.accuracy.cells import accuracy_of
+from spica_async.accuracy.kept import known_cells
 from spica_async.bus.broker_options import BrokerOptions
 from spica_async.bus.port import Bus
+from spica_async.engine.silicon import deployed_version, timed_version
 from spica_async.engine.versions import engine_fingerprint, engine_versions
 from spica_async.errors import TimeUpError
 from spica_async.evaluate.cache.port import ResultCache
@@ -161,12 +165,31 @@ async def _planned(
         fingerprint=fingerprint,
         planning_seconds=planned_before + spent() - before,
         past=past,
+        accuracy=tuple(await with_files(_accuracy, plan, fingerprint)),
     )
     for note in plan_notes(plan):
         context.observer.note(note)
     if (doubt := sweep.check_unchanged()) is not None:
         context.observer.note(doubt)
     return sweep
+
+
+def _accuracy(plan: SweepPlan, fingerprint: str) -> list[BackendAccuracy]:
+    """What is known of how far the sweep's replays are from silicon."""
+    space = plan.config.search_space
+    backends = dict.fromkeys(
+        str(backend) for branch in plan.branches for backend in branch.backend.entries
+    )
+    sku = space.hardware_sku
+    return [
+        known.model_copy(
+            update={
+                "timed_version": timed_version(sku, known.backend),
+                "deployed_version": deployed_version(known.backend),
+            }
+        )
+        for known in accuracy_of(known_cells(fingerprint), space.model_name, sku, backends)
+    ]
 
 
 @asynccontextmanager

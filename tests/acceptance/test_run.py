@@ -14,6 +14,10 @@ from typing import Any
 import psutil
 import pytest
 from support.commands import TIMEOUT_SECONDS, Spica, WriteConfig, small_sweep
+from support.silicon import cell
+
+from spica_async.accuracy.kept import keep
+from spica_async.engine.versions import engine_fingerprint
 
 PARETO = {"target": "pareto", "pareto_objectives": ["throughput_per_gpu", "throughput_per_user"]}
 
@@ -28,8 +32,11 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 def test_a_small_space_is_evaluated_once_each(
-    spica: Spica, write_config: WriteConfig, tmp_path: Path
+    spica: Spica, write_config: WriteConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    known = cell(sku="h100_sxm", points=1000)
+    keep([known], engine_fingerprint())
     document = small_sweep(
         search_space__agg_max_num_batched_tokens=[8192, 16384],
         search_space__parallel_configs=[{"tp": 1}, {"tp": 2}],
@@ -57,6 +64,10 @@ def test_a_small_space_is_evaluated_once_each(
     assert json.loads((folder / "ranking.json").read_text()) == result["ranking"]
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["versions"]["ai-dynamo"]
+    assert summary["accuracy"] == result["accuracy"]
+    [accuracy] = result["accuracy"]
+    assert accuracy["cell"] == known.model_dump(mode="json")
+    assert accuracy["differs"] == "measured on h100_sxm, not h200_sxm"
     assert (folder / "plan.json").exists()
 
 

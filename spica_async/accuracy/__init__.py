@@ -1,0 +1,1 @@
+"""How far replays are from silicon, by the measurements that ship with the engine."""
