@@ -16,7 +16,7 @@ export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 # Set in many images; each process would compile all its modules anew, half of its time to start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: accuracy run test test-slow bench bench-accuracy bench-journal bench-loop bench-messaging bench-optimizer bench-rival bench-scheduling bench-replay bench-warm-start bench-trust bench-setup soak torture fuzz mutants lint format lock setup broker postgres schemas clean help
+.PHONY: accuracy run test test-slow bench bench-accuracy bench-journal bench-loop bench-messaging bench-optimizer bench-rival bench-scheduling bench-replay bench-warm-start bench-trust bench-window bench-setup soak torture fuzz mutants lint format lock setup broker postgres schemas clean help
 
 help: ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -67,6 +67,9 @@ bench-warm-start: setup ## What the first candidates are worth, with and without
 
 bench-trust: setup ## What confirming the best is worth, under noise that is known and the engine's own.
 	$(BIN)/python benchmarks/trust.py
+
+bench-window: setup ## Whether short closed loads measure what long ones do, whole and in their steady part.
+	$(BIN)/python benchmarks/steady_window.py
 
 # Optuna's Gaussian process needs PyTorch, which nothing else here does.
 bench-setup: .venv-bench/.ready

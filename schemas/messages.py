@@ -17,6 +17,9 @@ from schemas.goal import SLATarget
 EVALUATION_REQUESTED: Final = "spica.evaluation.requested.v1"
 EVALUATION_COMPLETED: Final = "spica.evaluation.completed.v1"
 
+WHOLE: Final = "whole."
+"""Goes before the name of a metric that is of the whole run, where its window has one."""
+
 Sample = dict[str, JsonValue]
 Outcome = Literal["feasible", "infeasible", "unsupported", "failed"]
 Cause = Literal[
@@ -85,6 +88,11 @@ class SyntheticLoad(MessageModel):
     num_prefix_groups: int = Field(default=0, ge=0)
     turns_per_session: int = Field(default=1, ge=1)
     inter_turn_delay_ms: float = Field(default=0.0, ge=0)
+    window: Literal["whole", "steady"] = Field(
+        default="whole",
+        description="what rates and latencies are of: all of the run, or what lies between its"
+        " first burst and its last requests",
+    )
 
     @property
     def total_tokens(self) -> int:

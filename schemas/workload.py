@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Final, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from schemas.base import ConfigModel, FieldError
 
+WINDOW: Final = "window"
+"""In the context of a validation it is what is taken where a document says nothing of it."""
 LOAD_FIELDS: Final = ("request_rate", "concurrency", "kv_load_ratio")
 LENGTH_FIELDS: Final = ("isl", "osl", "num_request_ratio")
 SYNTHETIC_FIELDS: Final = (
@@ -18,6 +20,7 @@ SYNTHETIC_FIELDS: Final = (
     "num_prefix_groups",
     "turns_per_session",
     "inter_turn_delay_ms",
+    WINDOW,
 )
 TRACE_FIELDS: Final = ("trace_format", "arrival_speedup_ratio", "replay_concurrency")
 
@@ -43,6 +46,7 @@ class Workload(ConfigModel):
     num_prefix_groups: Annotated[int, Field(ge=0)] = 0
     turns_per_session: _Count = 1
     inter_turn_delay_ms: Annotated[float, Field(ge=0)] = 0.0
+    window: Literal["steady", "whole"] | None = None
 
     @property
     def is_trace(self) -> bool:
@@ -75,6 +79,16 @@ class Workload(ConfigModel):
             raise ValueError("a range is [min, max] with min < max")
         return value
 
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_in_window(cls, value: object, info: ValidationInfo) -> object:
+        """A closed synthetic load is measured where it is steady, unless something else is said."""
+        if not isinstance(value, dict) or value.get("trace_path") or value.get(WINDOW):
+            return value
+        is_closed = value.get("request_rate") is None and value.get("turns_per_session", 1) == 1
+        default = "steady" if is_closed else "whole"
+        return {**value, WINDOW: (info.context or {}).get(WINDOW, default)}
+
     @model_validator(mode="after")
     def _validate_shape(self) -> Self:
         if self.is_trace:
@@ -96,6 +110,10 @@ class Workload(ConfigModel):
             if self.num_prefix_groups:
                 one, other = other, one
             raise FieldError(other, f"no effect while {one} is 0")
+        if self.window == "steady" and self.request_rate is not None:
+            raise FieldError("window", "steady has no effect with request_rate, an open load")
+        if self.window == "steady" and self.turns_per_session > 1:
+            raise FieldError("window", "steady has no effect with turns_per_session over 1")
         if self.inter_turn_delay_ms and self.turns_per_session == 1:
             raise FieldError("inter_turn_delay_ms", "no effect with turns_per_session 1")
         return self

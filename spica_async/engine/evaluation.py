@@ -38,6 +38,7 @@ from spica_async.engine.refusals import (
     is_unsupported,
     one_line,
 )
+from spica_async.engine.steady import steady_report
 
 _REPLAY: Final = "dynamo.replay.api"
 # What a replay imports only when it meets its first deployment, pandas among it.
@@ -161,7 +162,7 @@ def evaluate(request: EvaluationRequest, *, prepared: bool = True) -> Measuremen
     built = time.perf_counter()
     build_seconds = built - started
     try:
-        report = replay(request.load, arguments)
+        report = replay(request.load, arguments, request.sla)
     except BaseException as error:
         if not runtime.is_fault(error):
             raise
@@ -215,7 +216,6 @@ def replay_arguments(sample: Sample, sla: SLATarget | None, *, prepared: bool = 
     arguments: Arguments = {
         "router_mode": sample["router_mode"],
         "planner_config": planner_arguments(sample, sla),
-        "capture_per_request": False,
         "capture_planner_details": False,
     }
     for role in roles(sample):
@@ -234,9 +234,17 @@ def replay_arguments(sample: Sample, sla: SLATarget | None, *, prepared: bool = 
     return arguments
 
 
-def replay(load: Load, arguments: Arguments) -> dict[str, float]:
-    """Replay `load` and flatten the report, finite or not; what the replay raises propagates."""
+def replay(load: Load, arguments: Arguments, sla: SLATarget | None = None) -> dict[str, float]:
+    """Replay `load` and flatten the report, finite or not; what the replay raises propagates.
+
+    Args:
+        load: What to replay.
+        arguments: As `replay_arguments` makes them.
+        sla: What goodput is counted by in the steady part of a load, if anything.
+    """
     api = runtime.load(_REPLAY)
+    is_steady = isinstance(load, SyntheticLoad) and load.window == "steady"
+    arguments = {**arguments, "capture_per_request": is_steady}
     if arguments["planner_config"] is not None:
         _load(*_PLANNER)
     if isinstance(load, TraceLoad):
@@ -246,6 +254,8 @@ def replay(load: Load, arguments: Arguments) -> dict[str, float]:
             load.isl, load.osl, load.requests, **_synthetic_arguments(load), **arguments
         )
     report = dict(flatten(result.summary))
+    if isinstance(load, SyntheticLoad) and is_steady:
+        report = steady_report(report, result.per_request, load, sla)
     if result.planner is not None:
         seeding = result.planner.metadata["bootstrap"]["status"]
         if seeding not in _SEEDED:

@@ -30,6 +30,7 @@ from spica_async.evaluate.messages import (
     acknowledge,
     failed_result,
     is_of_other_model,
+    is_of_other_window,
     read_result,
 )
 from spica_async.evaluate.sending import RequestSender
@@ -257,6 +258,7 @@ class Evaluations:
                 if result is not None and (
                     result.measurement.cause == "trace_unavailable"
                     or is_of_other_model(request, result)
+                    or is_of_other_window(request, result)
                 ):
                     # It named places where the earlier run has offered the trace; or an older
                     # version has sent it, which named the model's folder alone.
@@ -267,7 +269,7 @@ class Evaluations:
             if adopted is None:
                 async with self._turn, self._share():
                     if await self._send(message, evaluation_id, on_request):
-                        result = _of_this_model(request, await waiting.result)
+                        result = _as_asked(request, await waiting.result)
                     await _keep(result, waiting, on_result)
         finally:
             del self._waiting[evaluation_id]
@@ -373,16 +375,26 @@ class Evaluations:
             log.warning("coordinator.left_without_goodbye", error=str(error) or "no answer")
 
 
-def _of_this_model(
+def _as_asked(
     request: EvaluationRequest, result: EvaluationResult | None
 ) -> EvaluationResult | None:
-    if result is None or not is_of_other_model(request, result):
+    """A result, or in its place a failure: a worker of an older version measures something else."""
+    if result is None:
+        return None
+    if is_of_other_model(request, result):
+        failure = Measurement.failed(
+            "model_unavailable",
+            f"worker {result.worker} does not say that it has replayed the model's files: it is of"
+            " an older version, which knows models by their names alone",
+        )
+    elif is_of_other_window(request, result):
+        failure = Measurement.failed(
+            "request_refused",
+            f"worker {result.worker} has measured the whole run: it is of an older version, which"
+            " knows no workload.window",
+        )
+    else:
         return result
-    detail = (
-        f"worker {result.worker} does not say that it has replayed the model's files: it is of an"
-        " older version, which knows models by their names alone"
-    )
-    failure = Measurement.failed("model_unavailable", detail)
     return result.model_copy(update={"measurement": failure})
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from schemas.config import SmartSearchConfig
 from schemas.messages import Load, Sample, SyntheticLoad, TraceLoad
 from schemas.workload import Workload
@@ -21,6 +23,14 @@ def trace_load(workload: Workload, facts: TraceFacts) -> TraceLoad:
         arrival_speedup_ratio=workload.arrival_speedup_ratio if concurrency is None else 1.0,
         concurrency=concurrency,
     )
+
+
+_LONG_RUN: Final = 20
+"""So many times its concurrency a closed load becomes steady almost anywhere."""
+_CHEAP_REQUESTS: Final = 1280
+"""So many take a fifth longer to replay than a few hundred: the rest is set-up."""
+_LEAST_STEADY: Final = 3
+"""Of fewer times its concurrency nothing lies between the first burst and the last requests."""
 
 
 def request_count(num_request_ratio: float, load: float) -> int:
@@ -44,16 +54,22 @@ def load_of(config: SmartSearchConfig, trace: TraceLoad | None, sample: Sample) 
     assert workload.isl is not None  # noqa: S101
     assert workload.osl is not None  # noqa: S101
     assert workload.num_request_ratio is not None  # noqa: S101
+    requests = request_count(workload.num_request_ratio, load)
+    is_steady = workload.window == "steady" and concurrency is not None
+    if is_steady and concurrency is not None:
+        requests = max(requests, min(_LONG_RUN * concurrency, _CHEAP_REQUESTS))
+        is_steady = requests >= _LEAST_STEADY * concurrency
     return SyntheticLoad(
         isl=workload.isl,
         osl=workload.osl,
-        requests=request_count(workload.num_request_ratio, load),
+        requests=requests,
         concurrency=concurrency,
         request_rate=workload.request_rate,
         shared_prefix_ratio=workload.shared_prefix_ratio,
         num_prefix_groups=workload.num_prefix_groups,
         turns_per_session=workload.turns_per_session,
         inter_turn_delay_ms=workload.inter_turn_delay_ms,
+        window="steady" if is_steady else "whole",
     )
 
 

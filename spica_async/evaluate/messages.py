@@ -12,12 +12,14 @@ from schemas.control import RollCall, RollCalled, SweepCancellation, SweepCancel
 from schemas.envelope import EnvelopeSubject
 from schemas.messages import (
     EVALUATION_COMPLETED,
+    WHOLE,
     Cause,
     EvaluationCompleted,
     EvaluationRequest,
     EvaluationRequested,
     EvaluationResult,
     Measurement,
+    SyntheticLoad,
 )
 from spica_async.bus.port import Delivery, DeliveryLostError, Message
 
@@ -84,6 +86,14 @@ def _subject(body: bytes) -> str | None:
         return EnvelopeSubject.model_validate_json(body).subject
     except ValidationError:
         return None
+
+
+def is_of_other_window(request: EvaluationRequest, result: EvaluationResult) -> bool:
+    """Whether a worker has measured a whole run, and was asked for the steady part of it."""
+    report, load = result.measurement.report, request.load
+    if report is None or not (isinstance(load, SyntheticLoad) and load.window == "steady"):
+        return False
+    return not any(name.startswith(WHOLE) for name in report)
 
 
 def is_of_other_model(request: EvaluationRequest, result: EvaluationResult) -> bool:

@@ -12,6 +12,7 @@ from typing import Final
 from pydantic import ValidationError
 
 from schemas.config import SmartSearchConfig
+from schemas.workload import WINDOW
 from spica_async.journal.port import Journal, SweepRow
 from spica_async.places import check_file
 from spica_async.processes.threads import with_files
@@ -86,7 +87,8 @@ def config_of(row: SweepRow) -> SmartSearchConfig:
         StorageDamagedError: it cannot be read.
     """
     try:
-        return SmartSearchConfig.model_validate_json(row.config)
+        # What an older version has begun is measured as that has measured it.
+        return SmartSearchConfig.model_validate_json(row.config, context={WINDOW: "whole"})
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))

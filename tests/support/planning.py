@@ -40,7 +40,13 @@ SMALL = {
     "router_mode": ["round_robin"],
     "planner_scaling_policy": ["disabled"],
 }
-CLOSED_LOOP = {"concurrency": 4, "isl": 1000, "osl": 100, "num_request_ratio": 2.0}
+CLOSED_LOOP = {
+    "concurrency": 4,
+    "isl": 1000,
+    "osl": 100,
+    "num_request_ratio": 2.0,
+    "window": "whole",  # what scripted workers answer has no other
+}
 
 
 def scaling(sample: Sample, role: Role, steps: Steps) -> StepTimes:

@@ -31,7 +31,13 @@ from spica_async.space.sample import SampleContext, unroll_sample
 from spica_async.space.shapes import ParallelShape
 
 REQUIRED = {"model_name": "a/model", "hardware_sku": "some_gpu"}
-CLOSED_LOOP = {"concurrency": 4, "isl": 1000, "osl": 100, "num_request_ratio": 2.0}
+CLOSED_LOOP = {
+    "concurrency": 4,
+    "isl": 1000,
+    "osl": 100,
+    "num_request_ratio": 2.0,
+    "window": "whole",  # what scripted workers answer has no other
+}
 # One entry of every knob, so that a test searches what it names and nothing else.
 PINNED = {
     "deployment_mode": ["agg"],

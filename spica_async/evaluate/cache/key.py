@@ -29,11 +29,13 @@ def cache_key(request: EvaluationRequest, *, fingerprint: str) -> str:
         fingerprint: Of the engine that is asked; see `engine_fingerprint`.
     """
     sla = request.sla
+    # Without what an older version did not know, so that what that has measured is found.
+    unsaid = {"window"} if getattr(request.load, "window", None) == "whole" else set()
     question = {
         "form": _FORM,
         "engine": fingerprint,
         "sample": sample_key(named_by_content(request.sample, request.model)),
-        "load": request.load.model_dump(mode="json", exclude=set(_WHEREABOUTS)),
+        "load": request.load.model_dump(mode="json", exclude={*_WHEREABOUTS, *unsaid}),
         "sla": None if sla is None else sla.model_dump(mode="json"),
     }
     text = json.dumps(question, sort_keys=True, separators=(",", ":"))

@@ -54,7 +54,27 @@ def test_requests_are_a_multiple_of_the_load_and_at_least_one(
         (
             {"concurrency": 4},
             {},
+            SyntheticLoad(isl=1000, osl=100, requests=80, concurrency=4, window="steady"),
+        ),
+        (
+            {"concurrency": 4, "window": "whole"},
+            {},
             SyntheticLoad(isl=1000, osl=100, requests=8, concurrency=4),
+        ),
+        (
+            {"concurrency": 100, "num_request_ratio": 5.0},
+            {},
+            SyntheticLoad(isl=1000, osl=100, requests=1280, concurrency=100, window="steady"),
+        ),
+        (
+            {"concurrency": 1000, "num_request_ratio": 5.0},
+            {},
+            SyntheticLoad(isl=1000, osl=100, requests=5000, concurrency=1000, window="steady"),
+        ),
+        (
+            {"concurrency": 1000},
+            {},
+            SyntheticLoad(isl=1000, osl=100, requests=2000, concurrency=1000),
         ),
         (
             {"request_rate": 2.6},
@@ -64,7 +84,7 @@ def test_requests_are_a_multiple_of_the_load_and_at_least_one(
         (
             {"kv_load_ratio": 0.5},
             {"concurrency": 14},
-            SyntheticLoad(isl=1000, osl=100, requests=28, concurrency=14),
+            SyntheticLoad(isl=1000, osl=100, requests=280, concurrency=14, window="steady"),
         ),
         (
             {
@@ -106,7 +126,7 @@ def test_a_pareto_workload_without_load_takes_the_samples_concurrency(
     config = make_config(workload=LENGTHS, goal={"target": "pareto"})
     load = load_of(config, None, {"concurrency": 3})
     assert isinstance(load, SyntheticLoad)
-    assert (load.concurrency, load.requests, load.request_rate) == (3, 6, None)
+    assert (load.concurrency, load.requests, load.request_rate) == (3, 60, None)
 
 
 def test_a_trace_is_replayed_as_the_workload_says(

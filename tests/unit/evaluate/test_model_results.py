@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from support.asking import FEASIBLE, completed, opened, request, send
 
-from schemas.messages import EvaluationResult, Measurement, ModelFiles
+from schemas.messages import EvaluationResult, Measurement, ModelFiles, SyntheticLoad
 from spica_async.bus.memory import MemoryBus
 from spica_async.bus.topology import declare, requests_queue, results_queue
 from spica_async.engine.model_files import pack
@@ -23,11 +23,15 @@ async def answered(
     model_sha256: str | None,
     measurement: Measurement = FEASIBLE,
     worker: str = "w7",
+    load: SyntheticLoad | None = None,
 ) -> EvaluationResult:
     """What a result of that digest comes to."""
     bus = MemoryBus()
     async with opened(bus) as (evaluations, requests):
-        asked = asyncio.ensure_future(evaluations.evaluate(request(model=model)))
+        wanted = request(model=model)
+        if load is not None:
+            wanted = wanted.model_copy(update={"load": load})
+        asked = asyncio.ensure_future(evaluations.evaluate(wanted))
         await anext(requests)
         result = completed(worker=worker, model_sha256=model_sha256, measurement=measurement)
         await send(bus, result)
@@ -61,6 +65,26 @@ async def test_what_an_older_worker_fails_of_is_that_it_is_older() -> None:
     found = (await answered(MODEL, None, failure)).measurement
     assert (found.outcome, found.cause) == ("failed", "model_unavailable")
     assert "is of an older version" in str(found.detail)
+
+
+@pytest.mark.parametrize(
+    ("report", "outcome"),
+    [
+        ({"mean_ttft_ms": 1.0}, "failed"),
+        ({"mean_ttft_ms": 1.0, "whole.mean_ttft_ms": 2.0}, "feasible"),
+    ],
+    ids=["older worker", "steady"],
+)
+async def test_what_was_measured_of_the_whole_run_is_no_answer_of_its_steady_part(
+    report: dict[str, float], outcome: str
+) -> None:
+    steady = SyntheticLoad(isl=1, osl=1, requests=9, concurrency=3, window="steady")
+    measured = Measurement(outcome="feasible", report=report)
+    found = (await answered(None, None, measured, load=steady)).measurement
+    assert found.outcome == outcome
+    if outcome == "failed":
+        assert found.cause == "request_refused"
+        assert "worker w7 has measured the whole run" in str(found.detail)
 
 
 async def test_an_answer_to_an_older_version_s_request_is_asked_for_again() -> None:

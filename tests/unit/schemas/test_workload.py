@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from schemas.config import SmartSearchConfig
+from schemas.workload import WINDOW, Workload
 
 LENGTHS = {"isl": 1000, "osl": 100, "num_request_ratio": 2.0}
 TRACE = {"trace_path": "/traces/a.jsonl"}
@@ -52,7 +53,7 @@ def test_a_workload_has_one_shape(
     found = load_blocks(workload=workload).workload
     assert found.load_field == load_field
     assert found.is_trace is is_trace
-    assert found.model_fields_set == set(workload)
+    assert found.model_fields_set - {"window"} == set(workload)
 
 
 @pytest.mark.parametrize(
@@ -177,6 +178,18 @@ def test_a_range_of_kv_loads_needs_a_pareto_goal(problem_of: Callable[..., str])
             "inter_turn_delay_ms: no effect with turns_per_session 1",
         ),
         (
+            {**LENGTHS, "request_rate": 3.0, "window": "steady"},
+            "window: steady has no effect with request_rate, an open load",
+        ),
+        (
+            {**LENGTHS, "concurrency": 3, "turns_per_session": 2, "window": "steady"},
+            "window: steady has no effect with turns_per_session over 1",
+        ),
+        (
+            {**TRACE, "window": "whole"},
+            "window: not with trace_path, which brings its own requests",
+        ),
+        (
             {**LENGTHS, "concurrency": 3, "shared_prefix_ratio": 0.5},
             "shared_prefix_ratio: no effect while num_prefix_groups is 0",
         ),
@@ -233,3 +246,28 @@ def test_a_traces_numbers_are_in_range(
 ) -> None:
     found = problem_of(workload={**TRACE, field: bad})
     assert found.startswith(f"workload.{field}: input should be ")
+
+
+@pytest.mark.parametrize(
+    ("workload", "window"),
+    [
+        ({**LENGTHS, "concurrency": 4}, "steady"),
+        ({**LENGTHS, "kv_load_ratio": 0.5}, "steady"),
+        ({**LENGTHS, "concurrency": 4, "window": "whole"}, "whole"),
+        ({**LENGTHS, "concurrency": 4, "turns_per_session": 2}, "whole"),
+        ({**LENGTHS, "request_rate": 4.0}, "whole"),
+        (TRACE, None),
+    ],
+    ids=str,
+)
+def test_a_closed_load_is_measured_where_it_is_steady(
+    load_blocks: Callable[..., SmartSearchConfig], workload: dict[str, Any], window: str | None
+) -> None:
+    assert load_blocks(workload=workload).workload.window == window
+
+
+def test_what_an_older_version_has_begun_is_measured_as_a_whole() -> None:
+    old = Workload.model_validate({**LENGTHS, "concurrency": 4}, context={WINDOW: "whole"})
+    assert old.window == "whole"
+    written = {**LENGTHS, "concurrency": 4, "window": "steady"}
+    assert Workload.model_validate(written, context={WINDOW: "whole"}).window == "steady"
