@@ -61,6 +61,7 @@ def test_noisy_replays_say_how_often_they_were_measured(
     spica: Spica, write_config: WriteConfig, tmp_path: Path
 ) -> None:
     document = small_sweep(search_space__router_mode=["kv_router"])
+    document["confirm"] = {"enabled": "off"}
     config = write_config(document)
     for _ in range(2):
         assert spica("run", config, "--no-cache").code == 0
