@@ -93,8 +93,10 @@ def steady_report(
     """A report whose rates and latencies are those of the steady part of a closed load.
 
     Rates are of the time from when as many requests have ended as are in flight until the last one
-    arrives. Latencies are of the requests that arrive in the second half. What the engine knows of
-    single tokens alone (percentiles of ITL, throughput per user) and counts are of the whole run.
+    arrives; goodput is the part of that which the settled requests come to that meet the SLA. The
+    times to first token are of the settled requests, other latencies of those among them that also
+    end under the full load. What the engine knows of single tokens alone (percentiles of ITL,
+    throughput per user) and counts are of the whole run.
 
     Args:
         report: the engine's, of the whole run.
@@ -108,13 +110,37 @@ def steady_report(
     """
     assert load.concurrency is not None  # noqa: S101  # a closed load
     served = sorted(map(Served.of, per_request), key=lambda one: one.arrival)
-    steady = latencies(served[max(load.concurrency, len(served) // 2) :])
+    settled, under_load = settled_requests(served, load.concurrency)
+    first_tokens = {
+        name: value for name, value in latencies(settled).items() if name.endswith("_ttft_ms")
+    }
+    steady = latencies(under_load) | first_tokens
     begin = sorted(one.last for one in served)[load.concurrency - 1]
     end = served[-1].arrival
     if end > begin:
-        steady |= rates(served, begin, end, sla)
+        steady |= rates(served, begin, end)
+        if sla is not None:
+            steady |= goodput(steady, settled=under_load, sla=sla)
     known = {name: value for name, value in steady.items() if name in report}
     return {**report, **{f"{WHOLE}{name}": report[name] for name in known}, **known}
+
+
+def settled_requests(
+    served: Sequence[Served], concurrency: int
+) -> tuple[Sequence[Served], Sequence[Served]]:
+    """The requests behind the burst and its echoes, and those of them that end under full load.
+
+    Requests of one length come in waves, each as large as the concurrency, and within a wave the
+    last ones wait longest. So whole waves are left out: the first half, as long as two are kept.
+
+    Args:
+        served: all of them, in the order of their arrival.
+        concurrency: requests in flight.
+    """
+    kept = max(2, len(served) // concurrency // 2)
+    first = max(concurrency, len(served) - kept * concurrency)
+    settled = served[first:]
+    return settled, served[first:-concurrency] or settled
 
 
 def latencies(served: Sequence[Served]) -> dict[str, float]:
@@ -142,10 +168,8 @@ def latencies(served: Sequence[Served]) -> dict[str, float]:
     return found
 
 
-def rates(
-    served: Sequence[Served], begin: float, end: float, sla: SLATarget | None
-) -> dict[str, float]:
-    """Requests and tokens per second between two times, the good ones apart; the engine's names."""
+def rates(served: Sequence[Served], begin: float, end: float) -> dict[str, float]:
+    """Requests and tokens per second between two times, under the engine's names."""
     ended = [one for one in served if begin < one.last <= end]
     inputs, outputs = (
         sum(one.inputs for one in ended),
@@ -157,10 +181,21 @@ def rates(
         "output_throughput_tok_s": outputs,
         "total_throughput_tok_s": inputs + outputs,
     }
-    if sla is not None:
-        good = [one for one in served if one.is_good(sla)]
-        found |= {
-            "goodput_request_throughput_rps": sum(begin < one.last <= end for one in good),
-            "goodput_output_throughput_tok_s": sum(one.tokens(begin, end) for one in good),
-        }
     return {name: value * _MS_PER_SECOND / (end - begin) for name, value in found.items()}
+
+
+def goodput(
+    rates: Mapping[str, float], *, settled: Sequence[Served], sla: SLATarget
+) -> dict[str, float]:
+    """The part of some rates that meets the SLA, under the engine's names.
+
+    Where many requests come close to a level, the burst's echoes miss it and the settled ones do
+    not: counted in the window itself, goodput would depend on the length of the run.
+    """
+    good = [one for one in settled if one.is_good(sla)]
+    requests = len(good) / len(settled)
+    outputs = sum(one.outputs for one in good) / sum(one.outputs for one in settled)
+    return {
+        "goodput_request_throughput_rps": requests * rates["request_throughput_rps"],
+        "goodput_output_throughput_tok_s": outputs * rates["output_throughput_tok_s"],
+    }

@@ -11,7 +11,7 @@ from support.engine_samples import SLA, agg, disagg, request, synthetic
 from schemas.messages import Sample
 from spica_async.engine import runtime
 from spica_async.engine.evaluation import evaluate, flatten, replay_arguments
-from spica_async.engine.steady import Served, latencies, rates
+from spica_async.engine.steady import Served, goodput, latencies, rates
 
 
 def captured(sample: Sample, osl: int) -> tuple[dict[str, float], list[Mapping[str, Any]]]:
@@ -27,7 +27,8 @@ def captured(sample: Sample, osl: int) -> tuple[dict[str, float], list[Mapping[s
 def test_of_the_whole_run_it_is_what_the_engine_reports(sample: Sample, osl: int) -> None:
     report, per_request = captured(sample, osl)
     served = [Served.of(one) for one in per_request]
-    whole = latencies(served) | rates(served, 0.0, report["duration_ms"], SLA)
+    whole = latencies(served) | rates(served, 0.0, report["duration_ms"])
+    whole |= goodput(whole, settled=served, sla=SLA)
     assert whole == pytest.approx({name: report[name] for name in whole})
 
 

@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 
 from schemas.goal import SLATarget
 from schemas.messages import SyntheticLoad
-from spica_async.engine.steady import Served, latencies, rates, steady_report
+from spica_async.engine.steady import (
+    Served,
+    goodput,
+    latencies,
+    rates,
+    settled_requests,
+    steady_report,
+)
 
 
 def captured(arrival: float, first: float, last: float, outputs: int = 11) -> dict[str, Any]:
@@ -59,17 +66,44 @@ def test_where_nothing_lies_between_them_rates_are_of_the_whole_run() -> None:
 
 def test_rates_are_of_the_tokens_that_come_within_and_of_what_ends_there() -> None:
     served = [Served.of(captured(0.0, 500.0, 1500.0)), Served.of(captured(0.0, 1100.0, 3000.0, 1))]
-    found = rates(served, 1000.0, 2000.0, SLATarget(ttft_ms=600.0))
+    found = rates(served, 1000.0, 2000.0)
     assert found == pytest.approx(
         {
             "request_throughput_rps": 1.0,
             "input_throughput_tok_s": 100.0,
             "output_throughput_tok_s": 6.0,
             "total_throughput_tok_s": 106.0,
-            "goodput_request_throughput_rps": 1.0,
-            "goodput_output_throughput_tok_s": 5.0,
         }
     )
+
+
+def test_goodput_is_the_part_of_the_rates_that_the_settled_requests_earn() -> None:
+    settled = [Served.of(captured(0.0, first, 1500.0)) for first in (400.0, 500.0, 600.0, 700.0)]
+    whole = {"request_throughput_rps": 8.0, "output_throughput_tok_s": 80.0}
+    found = goodput(whole, settled=settled, sla=SLATarget(ttft_ms=600.0))
+    assert found == {
+        "goodput_request_throughput_rps": 6.0,
+        "goodput_output_throughput_tok_s": 60.0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("waves", "settled", "under_load"),
+    [(3, (1, 3), (1, 2)), (5, (3, 5), (3, 4)), (10, (5, 10), (5, 9)), (20, (10, 20), (10, 19))],
+)
+def test_whole_waves_are_left_out(
+    waves: int, settled: tuple[int, int], under_load: tuple[int, int]
+) -> None:
+    served = [Served.of(captured(wave, wave + 1, wave + 2)) for wave in range(waves)]
+    each_four_times = [one for one in served for _ in range(4)]
+    found = settled_requests(each_four_times, 4)
+    assert [(part[0].arrival, part[-1].arrival + 1) for part in found] == [settled, under_load]
+
+
+def test_what_is_over_counts_as_part_of_the_burst() -> None:
+    served = [Served.of(captured(at, at + 1, at + 2)) for at in range(22)]
+    settled, under_load = settled_requests(served, 4)
+    assert (len(settled), len(under_load)) == (8, 4)
 
 
 @pytest.mark.parametrize(
