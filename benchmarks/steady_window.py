@@ -58,10 +58,9 @@ WAYS: Final[Sequence[tuple[int, Literal["steady", "whole"]]]] = (
     (20, "whole"),
     (40, "whole"),
     (5, "steady"),
-    (20, "steady"),
     (80, "steady"),
 )
-COMPARED: Final = (("whole", 20), ("steady", 20), ("steady", 80))
+COMPARED: Final = (("whole", 20), ("whole", 40), ("steady", 80))
 GOAL: Final = 0.03
 MOST_CPU: Final = 1.2
 
@@ -122,7 +121,7 @@ def main() -> int:
     }
     table = Table("deployment", title="A run of 5 times the concurrency against longer ones")
     for name in METRICS:
-        for heading in ("whole, 20 x", "steady, 20 x", "steady, 80 x"):
+        for heading in ("whole, 20 x", "whole, 40 x", "steady, 80 x"):
             table.add_column(f"{name}: {heading}", justify="right")
     worst = dict.fromkeys(METRICS, 0.0)
     for name, report in reports.items():
@@ -133,12 +132,13 @@ def main() -> int:
                 for window, long in COMPARED
             ]
             cells += [f"{one:+.1%}" for one in off]
-            worst[shown] = max(worst[shown], abs(off[1]))
+            # Not against 20 x: a run that is asked for 5 x is made as long, and would be itself.
+            worst[shown] = max(worst[shown], abs(off[-1]))
         table.add_row(name, *cells)
     console.print(table)
     verdicts = [
         (
-            f"{name} of the steady part: off by {off:.1%} of 20 x at most, goal {GOAL:.0%}",
+            f"{name} of the steady part: off by {off:.1%} of 80 x at most, goal {GOAL:.0%}",
             off <= GOAL,
         )
         for name, off in worst.items()
