@@ -115,7 +115,7 @@ def main() -> int:
     for sample in SHAPES.values():  # What is read once for all.
         replays.report(sample, 1, "whole")
     replays.seconds.clear()
-    reports = {
+    reports: dict[str, dict[tuple[int, str], Mapping[str, float]]] = {
         name: {(ratio, window): replays.report(sample, ratio, window) for ratio, window in WAYS}
         for name, sample in track(SHAPES.items(), "replays", console=console, transient=True)
     }

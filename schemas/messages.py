@@ -6,6 +6,7 @@ counted by. It says nothing of goals, rounds or optimizers, so its report answer
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, JsonValue, SecretStr, field_serializer
@@ -20,6 +21,7 @@ EVALUATION_COMPLETED: Final = "spica.evaluation.completed.v1"
 WHOLE: Final = "whole."
 """Goes before the name of a metric that is of the whole run, where its window has one."""
 
+Window = Literal["whole", "steady"]
 Sample = dict[str, JsonValue]
 Outcome = Literal["feasible", "infeasible", "unsupported", "failed"]
 Cause = Literal[
@@ -88,7 +90,7 @@ class SyntheticLoad(MessageModel):
     num_prefix_groups: int = Field(default=0, ge=0)
     turns_per_session: int = Field(default=1, ge=1)
     inter_turn_delay_ms: float = Field(default=0.0, ge=0)
-    window: Literal["whole", "steady"] = Field(
+    window: Window = Field(
         default="whole",
         description="what rates and latencies are of: all of the run, or what lies between its"
         " first burst and its last requests",
@@ -170,6 +172,11 @@ class EvaluationResult(MessageModel):
         description="set by older workers alone: whether performance data or models of the"
         " worker's own had a say in it",
     )
+
+
+def window_of(metrics: Iterable[str]) -> Window:
+    """What the metrics of a report are of, by their names."""
+    return "steady" if any(name.startswith(WHOLE) for name in metrics) else "whole"
 
 
 class EvaluationRequested(Envelope[EvaluationRequest]):

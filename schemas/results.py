@@ -8,7 +8,7 @@ from pydantic import Field, JsonValue
 
 from schemas.accuracy import BackendAccuracy
 from schemas.base import MessageModel
-from schemas.messages import Cause, Outcome, Sample
+from schemas.messages import Cause, Outcome, Sample, Window
 
 SweepStatus = Literal[
     "completed",
@@ -30,6 +30,12 @@ quasi-random draw in the optimizer's place, or the list of all there is."""
 Interval = tuple[float, float]
 _INTERVAL: Final = (
     "the 95 % interval of the score's mean; none: its replays differ, and it was measured once"
+)
+
+
+_WINDOW: Final = (
+    "what rates and latencies in `metrics`, and so the score, are of; what they are of the whole"
+    " run stands beside each under `whole.` and its name"
 )
 
 
@@ -57,6 +63,7 @@ class CandidateRecord(MessageModel):
     used_gpus: int
     config: Sample
     metrics: dict[str, float] | None = Field(default=None, description="means, if of several")
+    window: Window = Field(default="whole", description=_WINDOW)
     replicates: int = Field(default=1, ge=1, description="replays that it was measured by")
     interval: Interval | None = Field(default=None, description=_INTERVAL)
     facts: dict[str, JsonValue] = Field(default_factory=dict)
@@ -94,6 +101,7 @@ class RankedCandidate(MessageModel):
     config: Sample
     metrics: dict[str, float] = Field(description="means, if of several replays")
     facts: dict[str, JsonValue] = Field(default_factory=dict)
+    window: Window = Field(default="whole", description=_WINDOW)
     replicates: int = Field(default=1, ge=1, description="replays that it was measured by")
     interval: Interval | None = Field(default=None, description=_INTERVAL)
     intervals: dict[str, Interval] = Field(

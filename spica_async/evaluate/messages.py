@@ -12,7 +12,6 @@ from schemas.control import RollCall, RollCalled, SweepCancellation, SweepCancel
 from schemas.envelope import EnvelopeSubject
 from schemas.messages import (
     EVALUATION_COMPLETED,
-    WHOLE,
     Cause,
     EvaluationCompleted,
     EvaluationRequest,
@@ -20,6 +19,7 @@ from schemas.messages import (
     EvaluationResult,
     Measurement,
     SyntheticLoad,
+    window_of,
 )
 from spica_async.bus.port import Delivery, DeliveryLostError, Message
 
@@ -91,9 +91,8 @@ def _subject(body: bytes) -> str | None:
 def is_of_other_window(request: EvaluationRequest, result: EvaluationResult) -> bool:
     """Whether a worker has measured a whole run, and was asked for the steady part of it."""
     report, load = result.measurement.report, request.load
-    if report is None or not (isinstance(load, SyntheticLoad) and load.window == "steady"):
-        return False
-    return not any(name.startswith(WHOLE) for name in report)
+    is_steady = isinstance(load, SyntheticLoad) and load.window == "steady"
+    return is_steady and report is not None and window_of(report) == "whole"
 
 
 def is_of_other_model(request: EvaluationRequest, result: EvaluationResult) -> bool:

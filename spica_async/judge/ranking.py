@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from schemas.goal import OptimizationGoal
+from schemas.messages import window_of
 from schemas.results import RankedCandidate
 from spica_async.judge.gain import gains
 from spica_async.judge.noise import Mean
@@ -107,6 +108,7 @@ def entry_of(
         used_gpus=candidate.used_gpus,
         config=candidate.sample,
         metrics=dict(candidate.report),
+        window=window_of(candidate.report),
         facts=dict(candidate.facts),
         replicates=candidate.replicates,
         interval=score_interval(candidate, goal),

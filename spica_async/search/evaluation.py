@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from schemas.goal import OptimizationGoal
 from schemas.journal import Measured, Proposed
-from schemas.messages import Measurement
+from schemas.messages import Measurement, window_of
 from schemas.results import CandidateRecord, CandidateTimings
 from spica_async.judge.ranking import score_interval
 from spica_async.judge.verdict import Judged
@@ -111,6 +111,7 @@ class Evaluation:
             used_gpus=proposal.selection.config.used_gpus,
             config=resolved.sample,
             metrics=dict(candidate.report) if candidate else None,
+            window=window_of(candidate.report) if candidate else "whole",
             replicates=candidate.replicates if candidate else 1,
             interval=score_interval(candidate, goal) if candidate else None,
             facts=dict(resolved.facts),

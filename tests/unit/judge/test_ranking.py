@@ -155,3 +155,11 @@ def test_a_front_has_groups_as_well() -> None:
         ("a", 1),
         ("c", 2),
     ]
+
+
+def test_an_entry_says_whether_it_is_of_the_steady_part() -> None:
+    listed = [
+        candidate("a", [5.0], noisy=False, more={"whole.output_throughput_tok_s": 4.0}),
+        candidate("b", [4.0], noisy=False),
+    ]
+    assert [one.window for one in ranking(listed, THROUGHPUT)] == ["steady", "whole"]

@@ -177,6 +177,7 @@ async def test_a_record_holds_all_of_a_candidate(
         "used_gpus": sample["used_gpus"],
         "config": sample,
         "metrics": {"output_throughput_tok_s": score},
+        "window": "whole",
         "facts": {
             "needs_wide_ep": False,
             "backend_version": "1",
