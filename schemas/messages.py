@@ -18,6 +18,9 @@ from schemas.goal import SLATarget
 EVALUATION_REQUESTED: Final = "spica.evaluation.requested.v1"
 EVALUATION_COMPLETED: Final = "spica.evaluation.completed.v1"
 
+MAX_ARTIFACT_BYTES: Final = 256 * 1024
+"""Compressed, and before it is written as base64."""
+
 WHOLE: Final = "whole."
 """Goes before the name of a metric that is of the whole run, where its window has one."""
 
@@ -136,6 +139,12 @@ class EvaluationRequest(MessageModel):
     replicate: int = Field(
         default=0, ge=0, description="how often this sample was measured before, under this load"
     )
+    capture_interval_ms: float | None = Field(
+        default=None,
+        gt=0,
+        description="have an artifact made, of a sample this often in simulated time; none: there"
+        " is to be no artifact",
+    )
 
 
 class Measurement(MessageModel):
@@ -147,6 +156,12 @@ class Measurement(MessageModel):
     detail: str | None = Field(default=None, description="one line for a person")
     build_seconds: float = Field(default=0.0, ge=0)
     replay_seconds: float = Field(default=0.0, ge=0)
+    artifact: str | None = Field(
+        default=None,
+        max_length=4 * -(-MAX_ARTIFACT_BYTES // 3),
+        pattern="^[A-Za-z0-9+/]*={0,2}$",
+        description="an `Artifact` as JSON, compressed by gzip, in base64; older workers make none",
+    )
 
     @classmethod
     def failed(cls, cause: Cause, detail: str) -> Self:

@@ -129,6 +129,9 @@ class RankedCandidate(MessageModel):
         default=None, description="of the score, where the sweep has a baseline that is not at 0"
     )
     gains: dict[str, Gain] = Field(default_factory=dict, description="likewise for each objective")
+    artifact: str | None = Field(
+        default=None, description="the file in the results folder that has its `Artifact`"
+    )
 
 
 class Tally(MessageModel):

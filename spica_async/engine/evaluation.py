@@ -23,6 +23,7 @@ from schemas.messages import (
 )
 from schemas.search_space import Role
 from spica_async.engine import runtime
+from spica_async.engine.artifact import make_artifact, packed
 from spica_async.engine.config import (
     Arguments,
     planner_arguments,
@@ -161,8 +162,10 @@ def evaluate(request: EvaluationRequest, *, prepared: bool = True) -> Measuremen
         return _failed("build_error", error, time.perf_counter() - started)
     built = time.perf_counter()
     build_seconds = built - started
+    capture = request.capture_interval_ms
     try:
-        report = replay(request.load, arguments, request.sla)
+        result = run_replay(request.load, arguments, capture_interval_ms=capture)
+        report = report_of(result, request.load, request.sla)
     except BaseException as error:
         if not runtime.is_fault(error):
             raise
@@ -175,6 +178,7 @@ def evaluate(request: EvaluationRequest, *, prepared: bool = True) -> Measuremen
             report=report,
             build_seconds=build_seconds,
             replay_seconds=replay_seconds,
+            artifact=None if capture is None else _artifact(result),
         )
     outcome, cause, detail = fault
     return Measurement(
@@ -216,6 +220,7 @@ def replay_arguments(sample: Sample, sla: SLATarget | None, *, prepared: bool = 
     arguments: Arguments = {
         "router_mode": sample["router_mode"],
         "planner_config": planner_arguments(sample, sla),
+        "capture_per_request": False,
         "capture_planner_details": False,
     }
     for role in roles(sample):
@@ -234,27 +239,59 @@ def replay_arguments(sample: Sample, sla: SLATarget | None, *, prepared: bool = 
     return arguments
 
 
-def replay(load: Load, arguments: Arguments, sla: SLATarget | None = None) -> dict[str, float]:
-    """Replay `load` and flatten the report, finite or not; what the replay raises propagates.
+def replay(load: Load, arguments: Arguments) -> dict[str, float]:
+    """Replay `load` and flatten the report, finite or not; what the replay raises propagates."""
+    return report_of(run_replay(load, arguments), load)
+
+
+def run_replay(
+    load: Load, arguments: Arguments, *, capture_interval_ms: float | None = None
+) -> Any:  # an untyped library's
+    """Replay `load`; what the replay raises propagates.
 
     Args:
         load: What to replay.
-        arguments: As `replay_arguments` makes them.
-        sla: What goodput is counted by in the steady part of a load, if anything.
+        arguments: See `replay_arguments`.
+        capture_interval_ms: Between two samples of the telemetry; with None none is captured.
+
+    Returns:
+        The engine's `ReplayReport`.
     """
     api = runtime.load(_REPLAY)
-    is_steady = isinstance(load, SyntheticLoad) and load.window == "steady"
-    arguments = {**arguments, "capture_per_request": is_steady}
+    if capture_interval_ms is not None:
+        arguments = arguments | {
+            "capture_per_request": True,
+            "capture_planner_details": True,
+            "telemetry_options": api.TelemetryOptions(sample_interval_ms=capture_interval_ms),
+        }
+    elif _is_steady(load):
+        arguments = arguments | {"capture_per_request": True}
     if arguments["planner_config"] is not None:
         _load(*_PLANNER)
     if isinstance(load, TraceLoad):
-        result = api.run_trace_replay(load.path, **_trace_arguments(load), **arguments)
-    else:
-        result = api.run_synthetic_trace_replay(
-            load.isl, load.osl, load.requests, **_synthetic_arguments(load), **arguments
-        )
+        return api.run_trace_replay(load.path, **_trace_arguments(load), **arguments)
+    return api.run_synthetic_trace_replay(
+        load.isl, load.osl, load.requests, **_synthetic_arguments(load), **arguments
+    )
+
+
+def report_of(
+    result: Any,  # an untyped library's
+    load: Load,
+    sla: SLATarget | None = None,
+) -> dict[str, float]:
+    """The flat report of a replay.
+
+    Args:
+        result: See `run_replay`.
+        load: What was replayed.
+        sla: What goodput is counted by in the steady part of a load, if anything.
+
+    Raises:
+        RuntimeError: The planner did not do what it was asked for.
+    """
     report = dict(flatten(result.summary))
-    if isinstance(load, SyntheticLoad) and is_steady:
+    if isinstance(load, SyntheticLoad) and _is_steady(load):
         report = steady_report(report, result.per_request, load, sla)
     if result.planner is not None:
         seeding = result.planner.metadata["bootstrap"]["status"]
@@ -263,6 +300,22 @@ def replay(load: Load, arguments: Arguments, sla: SLATarget | None = None) -> di
             raise RuntimeError(f"the planner found no performance data to start from: {seeding}")
         report["planner_total_ticks"] = float(result.planner.total_ticks)
     return report
+
+
+def _artifact(result: Any) -> str | None:  # an untyped library's
+    """What a captured replay leaves behind."""
+    planner, summary = result.planner, result.summary
+    artifact = make_artifact(
+        result.per_request,
+        result.telemetry.samples,
+        [] if planner is None else planner.to_dict()["scaling_events"],
+        {role: summary[f"{role}_gpus_per_worker"] for role in ("prefill", "decode")},
+    )
+    return packed(artifact)
+
+
+def _is_steady(load: Load) -> bool:
+    return isinstance(load, SyntheticLoad) and load.window == "steady"
 
 
 def flatten(summary: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:

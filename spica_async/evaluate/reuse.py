@@ -71,14 +71,14 @@ class Reuse:
         """Keep what was measured, for the next evaluation that asks.
 
         What an older worker has measured with files of its own stays out, for nobody knows them.
+        Artifacts stay out as well, for their size.
         """
         if result.own_files:
             self._note_own_files(result)
             return
         key = cache_key(request, fingerprint=self.fingerprint)
-        await self.cache.put(
-            key, result.measurement, worker=result.worker, noisy=is_noisy(request.sample)
-        )
+        measurement = result.measurement.model_copy(update={"artifact": None})
+        await self.cache.put(key, measurement, worker=result.worker, noisy=is_noisy(request.sample))
 
     def _note_own_files(self, result: EvaluationResult) -> None:
         """Tell once of each worker whose results may not be comparable with the others'."""

@@ -123,7 +123,13 @@ def entry_of(
         worst=candidate.worst if candidate.loads else None,
         gain=gained.get(goal.objectives[0]),
         gains={target.value: one for target, one in gained.items()},
+        artifact=artifact_path(candidate.candidate_id) if candidate.has_artifact else None,
     )
+
+
+def artifact_path(candidate_id: str) -> str:
+    """Where in a results folder a candidate's artifact lies."""
+    return f"artifacts/{candidate_id}.json.gz"
 
 
 def score_interval(candidate: Candidate, goal: OptimizationGoal) -> tuple[float, float] | None:

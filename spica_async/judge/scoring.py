@@ -55,6 +55,7 @@ class Candidate:
         facts: what was known of it before the replay.
         loads: its score under other loads, by factor of the workload's own.
         taken: the numbers of its replays whose results are in, failed ones too.
+        has_artifact: whether one of them has left an artifact.
     """
 
     candidate_id: str
@@ -69,6 +70,7 @@ class Candidate:
     facts: Mapping[str, JsonValue] = field(default_factory=dict)
     loads: Mapping[float, float] = field(default_factory=dict)
     taken: frozenset[int] = frozenset({0})
+    has_artifact: bool = False
 
     @property
     def objectives(self) -> dict[OptimizationTarget, float]:

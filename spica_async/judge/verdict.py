@@ -119,6 +119,8 @@ def replayed(
     report = (measurement.report or {}) if is_sound else None
     if load == 1.0:
         candidate = measured_again(candidate, number, report, goal)
+        if is_sound and measurement.artifact is not None:
+            candidate = replace(candidate, has_artifact=True)
     elif report is not None:
         loads = {**candidate.loads, load: score_report(report, goal)}
         candidate = replace(candidate, loads=loads)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 import json
 import os
 import secrets
@@ -11,16 +13,21 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any, Final, Self
 
+import structlog
+
 from schemas.config import SmartSearchConfig
 from schemas.results import CandidateRecord, SweepResult
 from schemas.workload import SYNTHETIC_FIELDS, TRACE_FIELDS
 from spica_async.documents import to_yaml
 from spica_async.errors import InputError, SpicaError, file_problem
+from spica_async.judge.ranking import artifact_path
 from spica_async.plan.describe import describe_plan
 from spica_async.plan.types import SweepPlan
 
 _CANDIDATES: Final = "candidates.jsonl"
 _UNFINISHED: Final = ".{}.part"
+
+log = structlog.get_logger(__name__)
 
 
 def new_sweep_id() -> str:
@@ -41,7 +48,8 @@ class ResultsFolder:
     `config.yaml`: the configuration with every default filled in. `plan.json`: what is searched,
     and what is not and why. `candidates.jsonl`: one line per evaluated candidate, as it arrives.
     `ranking.json` or `front.json`: the result, best first or along the front. `summary.json`:
-    tallies, versions, seed and timings. `logs/`: what the processes had to say.
+    tallies, versions, seed and timings. `artifacts/`: how each confirmed candidate has behaved, as
+    gzipped JSON. `logs/`: what the processes had to say.
     """
 
     def __init__(self, path: Path, candidates: IO[str]) -> None:
@@ -99,6 +107,20 @@ class ResultsFolder:
         with self._explained():
             self._candidates.write(record.model_dump_json(exclude_none=True) + "\n")
             self._candidates.flush()
+
+    def write_artifact(self, candidate_id: str, artifact: str) -> None:
+        """Write what a candidate has left behind, as it came from the worker."""
+        try:
+            body = base64.b64decode(artifact, validate=True)
+        except binascii.Error as error:
+            log.warning("results.artifact_unreadable", candidate=candidate_id, error=str(error))
+            return
+        path = self.path / artifact_path(candidate_id)
+        unfinished = path.with_name(_UNFINISHED.format(path.name))
+        with self._explained():
+            path.parent.mkdir(exist_ok=True)
+            unfinished.write_bytes(body)
+            os.replace(unfinished, path)  # noqa: PTH105  # the atomic one
 
     def write_result(self, result: SweepResult, *, pareto: bool) -> None:
         """Write the ranking or the front, and the summary."""

@@ -166,6 +166,10 @@ class FolderWriter(Observer):
         if len(self._records) == 1:
             self._do(self._append_all)
 
+    def captured(self, candidate_id: str, artifact: str) -> None:
+        """See `ResultsFolder.write_artifact`."""
+        self._do(lambda folder: folder.write_artifact(candidate_id, artifact))
+
     def ended(self, result: SweepResult, *, pareto: bool) -> None:
         """See `ResultsFolder.write_result`."""
         self._do(lambda folder: folder.write_result(result, pareto=pareto))

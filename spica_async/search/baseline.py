@@ -6,6 +6,7 @@ optimizer hears of it. Pure: no clock, no I/O.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from schemas.config import SmartSearchConfig
@@ -82,6 +83,8 @@ class Baseline:
             facts=self._resolved.facts,
         )
         self.candidate = judged.candidate
+        if self.candidate is not None and fact.result.measurement.artifact is not None:
+            self.candidate = replace(self.candidate, has_artifact=True)
         if self.candidate is None:
             verdict = judged.verdict
             self.problem = f"{verdict.outcome}: {verdict.cause}: {verdict.detail}"

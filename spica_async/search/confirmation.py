@@ -50,6 +50,7 @@ class Confirmation:
         self._replays = 0
         self._failed: Counter[str] = Counter()
         self._loads: set[tuple[str, float]] = set()
+        self._replayed: set[str] = set()
 
     @property
     def replays(self) -> int:
@@ -89,6 +90,7 @@ class Confirmation:
         self._in_flight.discard(replay)
         if replay.load == 1.0:
             self._replays += 1
+            self._replayed.add(replay.candidate_id)
             self._failed[replay.candidate_id] += not sound
         else:
             self._loads.add((replay.candidate_id, replay.load))
@@ -131,6 +133,8 @@ class Confirmation:
             return True
         if flying or not is_noisy(candidate.sample):
             return False  # It is not known yet what is wanted.
+        if candidate.candidate_id not in self._replayed and not candidate.has_artifact:
+            return True  # What is known by the search or the cache has left no artifact.
         precision = self._settings.precision
         return not all(mean.is_within(precision) for mean in candidate.means.values())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from functools import partial
+from typing import Final
 
 from schemas.journal import BranchFact, Confirmed, Measured, Requested
 from schemas.messages import EvaluationResult, Sample
@@ -18,6 +19,11 @@ from spica_async.search.branch_driver import SearchContext
 from spica_async.search.confirmation import Confirmation, Replay
 from spica_async.search.evaluation import replicate_id
 from spica_async.search.observer import Observer
+
+_SAMPLES: Final = 400
+"""Of a replay; a chart shows no more."""
+_UNKNOWN_INTERVAL_MS: Final = 1000.0
+"""Between samples of a replay whose length nobody knows."""
 
 
 class ConfirmationDriver:
@@ -51,6 +57,7 @@ class ConfirmationDriver:
         self._observer = observer
         self._ended = asyncio.Event()
         self._evaluating: set[asyncio.Task[None]] = set()
+        self._capturing: dict[str, Replay] = {}
         self._stopped = False
 
     def is_over(self) -> bool:
@@ -135,11 +142,34 @@ class ConfirmationDriver:
         one = next(one for one in self._candidates if one.candidate_id == replay.candidate_id)
         return one.branch, one.number, one.sample
 
+    def _candidate(self, name: str) -> Candidate | None:
+        """What is known of a candidate or of the baseline, if anything."""
+        known = (*self._candidates, self._baseline_candidate)
+        return next((one for one in known if one is not None and one.candidate_id == name), None)
+
+    def _capture_interval_ms(self, replay: Replay) -> float | None:
+        """How often to sample a replay for its artifact; None: it is to leave none.
+
+        Of each candidate one replay at a time is to, until one has.
+        """
+        name = replay.candidate_id
+        candidate = self._candidate(name)
+        has_artifact = candidate is not None and candidate.has_artifact
+        if replay.load != 1.0 or name in self._capturing or has_artifact:
+            return None
+        self._capturing[name] = replay
+        duration_ms = 0.0 if candidate is None else candidate.report.get("duration_ms", 0.0)
+        return max(1.0, duration_ms / _SAMPLES) if duration_ms else _UNKNOWN_INTERVAL_MS
+
     async def _measure(self, replay: Replay, evaluations: Evaluations) -> None:
         context = self._context
         branch, number, sample = self._subject(replay)
         request = context.sweep.request(
-            _request_id(replay), sample, replicate=replay.replicate, load=replay.load
+            _request_id(replay),
+            sample,
+            replicate=replay.replicate,
+            load=replay.load,
+            capture_interval_ms=self._capture_interval_ms(replay),
         )
         asked_at = context.elapsed()
 
@@ -198,6 +228,22 @@ class ConfirmationDriver:
         self._observer.progressed(self._branches[branch])
 
     def _measured(self, fact: Measured, replay: Replay) -> None:
+        had = self._candidate(replay.candidate_id)
+        self._apply(fact, replay)
+        has = self._candidate(replay.candidate_id)
+        artifact = fact.result.measurement.artifact
+        if self._capturing.get(replay.candidate_id) == replay:
+            # If it has left none, the next is to try: its worker may be a newer one.
+            del self._capturing[replay.candidate_id]
+        if (
+            artifact is not None
+            and has is not None
+            and has.has_artifact
+            and not (had and had.has_artifact)
+        ):
+            self._observer.captured(replay.candidate_id, artifact)
+
+    def _apply(self, fact: Measured, replay: Replay) -> None:
         if fact.branch != BASELINE:
             is_sound = self._branches[fact.branch].measured_again(fact)
         else:

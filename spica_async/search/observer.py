@@ -40,6 +40,14 @@ class Observer:
     def baseline(self, baseline: Baseline) -> None:
         """The baseline was measured, or once more."""
 
+    def captured(self, candidate_id: str, artifact: str) -> None:
+        """A candidate or the baseline has its artifact, now or in an earlier run.
+
+        Args:
+            candidate_id: the name of it.
+            artifact: as in `Measurement`.
+        """
+
     def fleet(self, view: FleetView) -> None:
         """Something of the workers has changed."""
 
@@ -87,6 +95,11 @@ class Observers(Observer):
         """Pass it on."""
         for observer in self._observers:
             observer.baseline(baseline)
+
+    def captured(self, candidate_id: str, artifact: str) -> None:
+        """Pass it on."""
+        for observer in self._observers:
+            observer.captured(candidate_id, artifact)
 
     def fleet(self, view: FleetView) -> None:
         """Pass it on."""

@@ -64,7 +64,13 @@ class Sweep:
         return wanted if planned is None else planned.replicates
 
     def request(
-        self, evaluation_id: str, sample: Sample, *, replicate: int = 0, load: float = 1.0
+        self,
+        evaluation_id: str,
+        sample: Sample,
+        *,
+        replicate: int = 0,
+        load: float = 1.0,
+        capture_interval_ms: float | None = None,
     ) -> EvaluationRequest:
         """The request to measure a sample.
 
@@ -73,6 +79,7 @@ class Sweep:
             sample: what to measure.
             replicate: how often it was measured before, under that load.
             load: factor of the workload's own load.
+            capture_interval_ms: see `EvaluationRequest`.
         """
         config, model = self.plan.config, self.plan.model_files
         return EvaluationRequest(
@@ -84,6 +91,7 @@ class Sweep:
             sla=config.goal.sla,
             max_eval_seconds=config.sweep.max_eval_seconds,
             replicate=replicate,
+            capture_interval_ms=capture_interval_ms,
         )
 
     def planned_fact(self, *, at: float) -> Planned:

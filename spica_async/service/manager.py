@@ -50,6 +50,7 @@ from spica_async.service.runner import (
     set_or_late,
 )
 from spica_async.service.stored import (
+    artifact_of,
     candidate_page,
     detail_of,
     running_detail,
@@ -190,6 +191,11 @@ class SweepManager:
             )
         row = await self._journal.sweep(sweep_id)
         return await candidate_page(Path(row.folder), offset=offset, limit=limit)
+
+    async def artifact(self, sweep_id: str, candidate_id: str) -> bytes:
+        """See `Control.artifact`."""
+        row = await self._journal.sweep(sweep_id)
+        return await artifact_of(Path(row.folder), candidate_id)
 
     async def cancel(self, sweep_id: str) -> SweepSummary:
         """See `Control.cancel`."""

@@ -21,6 +21,10 @@ class QueueFullError(SpicaError):
     """As many sweeps wait as may: worth trying again later."""
 
 
+class ArtifactUnknownError(SpicaError):
+    """The sweep has no artifact of that candidate."""
+
+
 class WrongStateError(SpicaError):
     """The sweep is in no state for that, e.g. it has ended."""
 
@@ -109,6 +113,12 @@ class Control(Protocol):
 
     async def candidates(self, sweep_id: str, *, offset: int, limit: int) -> CandidatePage:
         """Some of its candidates, in the order of their measurement. Raises SweepUnknownError."""
+
+    async def artifact(self, sweep_id: str, candidate_id: str) -> bytes:
+        """What a candidate has left behind, as gzipped JSON.
+
+        Raises SweepUnknownError, ArtifactUnknownError.
+        """
 
     async def cancel(self, sweep_id: str) -> SweepSummary:
         """End it; what was found is kept. Raises SweepUnknownError, WrongStateError."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from array import array
 from datetime import UTC, datetime
 from functools import lru_cache, partial
@@ -21,16 +22,20 @@ from schemas.daemon import (
 )
 from schemas.goal import OptimizationGoal
 from schemas.journal import SWEEP_FACT, Ended, ListedSweep, Stopped
+from schemas.messages import MAX_ARTIFACT_BYTES
 from schemas.results import CandidateRecord
 from spica_async.errors import SpicaError, file_problem
 from spica_async.journal.port import Journal, SweepRow
+from spica_async.judge.ranking import artifact_path
 from spica_async.processes.threads import DaemonThreads, in_threads
+from spica_async.service.port import ArtifactUnknownError
 from spica_async.service.watch import SweepWatch
 
 _STATES: Final = frozenset(get_args(StoredState))
 _CONFIG: TypeAdapter[dict[str, JsonValue]] = TypeAdapter(dict[str, JsonValue])
 _INDEXED_FILES: Final = 64
 _PAGE_SECONDS: Final = 10.0
+_CANDIDATE_ID: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
 # Of their own: pages of a disk that hangs keep no trace from being read.
 _PAGES: Final = DaemonThreads(4, "pages")
 
@@ -151,6 +156,36 @@ async def candidate_page(folder: Path, *, offset: int, limit: int) -> CandidateP
             return await in_threads(_PAGES, partial(_read_page, path, offset, limit))
     except TimeoutError:
         raise SpicaError(f"{path}: the disk does not answer") from None
+
+
+async def artifact_of(folder: Path, candidate_id: str) -> bytes:
+    """The artifact of a candidate from a sweep's folder, as it lies there.
+
+    Raises:
+        ArtifactUnknownError: there is none.
+        SpicaError: it cannot be read.
+    """
+    path = folder / artifact_path(candidate_id)
+    # A name leads to no other folder.
+    if _CANDIDATE_ID.fullmatch(candidate_id) is None:
+        raise ArtifactUnknownError(f"no candidate is called {candidate_id!r}")
+    try:
+        async with asyncio.timeout(_PAGE_SECONDS):
+            body = await in_threads(_PAGES, partial(_read_artifact, path))
+    except FileNotFoundError:
+        raise ArtifactUnknownError(f"candidate {candidate_id} has left no artifact") from None
+    except TimeoutError:
+        raise SpicaError(f"{path}: the disk does not answer") from None
+    except OSError as error:
+        raise SpicaError(f"{path}: {file_problem(error)}") from error
+    if len(body) > MAX_ARTIFACT_BYTES:
+        raise SpicaError(f"{path}: more than {MAX_ARTIFACT_BYTES} bytes, so no artifact")
+    return body
+
+
+def _read_artifact(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(MAX_ARTIFACT_BYTES + 1)
 
 
 def _read_page(path: Path, offset: int, limit: int) -> CandidatePage:

@@ -24,6 +24,7 @@ from schemas.results import CandidateRecord, CandidateTimings, RankedCandidate
 from spica_async.journal.port import SweepUnknownError
 from spica_async.report.folder import config_document
 from spica_async.service.port import (
+    ArtifactUnknownError,
     Events,
     QueueFullError,
     SweepPage,
@@ -42,6 +43,7 @@ class FakeSweep:
     detail: SweepDetail
     use_cache: bool = True
     records: list[CandidateRecord] = field(default_factory=list)
+    artifacts: dict[str, bytes] = field(default_factory=dict)
     events: list[SweepEvent | UnreadableEvent] = field(default_factory=list)
 
 
@@ -136,6 +138,13 @@ class FakeControl:
         return CandidatePage(
             total=len(records), offset=offset, candidates=records[offset : offset + limit]
         )
+
+    async def artifact(self, sweep_id: str, candidate_id: str) -> bytes:
+        self._refuse()
+        artifact = self._find(sweep_id).artifacts.get(candidate_id)
+        if artifact is None:
+            raise ArtifactUnknownError(f"candidate {candidate_id} has left no artifact")
+        return artifact
 
     async def cancel(self, sweep_id: str) -> SweepSummary:
         return await self._stop(sweep_id, "cancelled")

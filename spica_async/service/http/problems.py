@@ -17,7 +17,7 @@ from starlette.routing import BaseRoute, Match, Route
 from schemas.daemon import Problem
 from spica_async.errors import InputError, SpicaError
 from spica_async.journal.port import SweepUnknownError
-from spica_async.service.port import QueueFullError, WrongStateError
+from spica_async.service.port import ArtifactUnknownError, QueueFullError, WrongStateError
 
 log = structlog.get_logger(__name__)
 
@@ -62,7 +62,7 @@ def answer_problems(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
 
     def spica(_: Request, error: Exception) -> Response:
         match error:
-            case SweepUnknownError():
+            case SweepUnknownError() | ArtifactUnknownError():
                 return problem_response(HTTPStatus.NOT_FOUND, str(error))
             case WrongStateError():
                 return problem_response(HTTPStatus.CONFLICT, str(error))

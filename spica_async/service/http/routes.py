@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
+import zlib
 from http import HTTPStatus
+from io import BytesIO
 from typing import Annotated, Any, Final
 from urllib.parse import urlencode
 
@@ -11,6 +14,7 @@ from fastapi import APIRouter, Header, Query, Request
 from prometheus_client.exposition import choose_encoder
 from starlette.responses import Response
 
+from schemas.artifact import Artifact
 from schemas.daemon import CandidatePage, StoredState, SweepDetail, SweepSummary
 from spica_async.config.submission import read_submission
 from spica_async.errors import SpicaError
@@ -34,6 +38,7 @@ _BODY: Final[dict[str, Any]] = {
         },
     },
 }
+_MAX_JSON_BYTES: Final = 16 * 2**20
 _Priority = Annotated[
     int | None, Query(ge=-100, le=100, description="goes before that of the body")
 ]
@@ -127,6 +132,41 @@ def _add_queries(router: APIRouter, control: Control) -> None:
     async def candidates(sweep_id: str, offset: _Offset = 0, limit: _Limit = 100) -> CandidatePage:
         """Some of its candidates, in the order in which they were measured."""
         return await control.candidates(sweep_id, offset=offset, limit=limit)
+
+    @router.get(
+        "/v1/sweeps/{sweep_id}/artifacts/{candidate_id}",
+        response_model=Artifact,
+        responses=describe_problems(404),
+    )
+    async def artifact(
+        sweep_id: str,
+        candidate_id: str,
+        accept_encoding: Annotated[str, Header(include_in_schema=False)] = "",
+    ) -> Response:
+        """How a confirmed candidate has behaved while it was replayed."""
+        body = await control.artifact(sweep_id, candidate_id)
+        headers = {"Vary": "Accept-Encoding"}
+        if "gzip" in accept_encoding:
+            headers["Content-Encoding"] = "gzip"
+        else:
+            body = await computed(_unpacked, body)
+        return Response(body, headers=headers, media_type=JSON_TYPE)
+
+
+def _unpacked(body: bytes) -> bytes:
+    """An artifact as JSON.
+
+    Raises:
+        SpicaError: it is none, or far longer than any.
+    """
+    try:
+        with gzip.open(BytesIO(body)) as file:
+            text = file.read(_MAX_JSON_BYTES + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise SpicaError(f"the artifact is damaged: {error}") from error
+    if len(text) > _MAX_JSON_BYTES:
+        raise SpicaError(f"the artifact is longer than {_MAX_JSON_BYTES} bytes")
+    return text
 
 
 def _add_orders(router: APIRouter, control: Control) -> None:
