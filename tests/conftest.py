@@ -47,11 +47,14 @@ def pytest_collection() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _user_cache_of_tests(pytestconfig: pytest.Config) -> Iterator[None]:
+def _user_cache_of_tests(
+    pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[None]:
     """Nothing that is tested reads or writes the cache or the state of who tests."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(_user_cache(pytestconfig)))
-        patch.setenv("XDG_STATE_HOME", str(pytestconfig.cache.mkdir("state")))
+        # A daemon that was killed has left its token, and another may come to its port one day.
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         # What other tests have measured is no news for this one.
         patch.setenv("SPICA_NO_CACHE", "1")
         yield

@@ -127,7 +127,7 @@ async def test_a_worker_sees_the_sample_the_load_and_the_sla_and_no_goal(
     data = json.loads(body)["data"]
     assert set(data) == {
         *("evaluation_id", "sweep_id", "run", "sample", "model", "load", "sla"),
-        *("max_eval_seconds", "replicate"),
+        *("max_eval_seconds", "replicate", "capture_interval_ms"),
     }
     assert data["evaluation_id"] == "sweep-agg-0"
     assert data["sla"] == {"ttft_ms": None, "itl_ms": None, "e2e_ms": 77.0}

@@ -363,6 +363,7 @@ async def test_tokens_come_from_a_file_or_a_variable(
     control: FakeControl, spica: Spica, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SPICA_DAEMON_TOKEN")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     (tmp_path / "token").write_text(f"{TOKEN}\n")
     (tmp_path / "other").write_text("another-token-than-that\n")
     async with running(control) as url:
