@@ -60,7 +60,7 @@ bench-accuracy: setup ## How far replays are from silicon, and what makes TTFT s
 	$(BIN)/python benchmarks/accuracy.py check --cells 8
 
 accuracy: setup ## Make the table of accuracies that ships anew, for the engine that is installed (an hour).
-	$(BIN)/python benchmarks/accuracy.py ship
+	$(BIN)/python benchmarks/accuracy.py ship --points 1000
 
 bench-warm-start: setup ## What the first candidates are worth, with and without a warm start.
 	$(BIN)/python benchmarks/warm_start.py
