@@ -42,6 +42,11 @@ class Artifact(MessageModel):
         " `.running` and `.waiting` requests, `.kv_usage` and `.hit_rate` as parts of 1; none:"
         " there was nothing to tell it from"
     )
+    requests: dict[str, list[float]] = Field(
+        default_factory=dict,
+        description="`ttft_ms` and `e2e_latency_ms` of each request, in the order of arrival;"
+        " empty: there are too many",
+    )
     scaling: list[ScalingEvent] = Field(default_factory=list)
     scaling_count: int = Field(
         default=0, ge=0, description="how often the planner has scaled, had the list to be thinned"

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from schemas.base import ConfigModel, FieldError
 
 _MOST_LOADS = 5
+
+
+def _as_word(value: object) -> object:
+    """YAML 1.1 takes `on` and `off` for true and false."""
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
 
 
 class Confirm(ConfigModel):
@@ -24,7 +29,7 @@ class Confirm(ConfigModel):
         loads: factors of the workload's load that each of the best is replayed under.
     """
 
-    enabled: Literal["auto", "on", "off"] = "auto"
+    enabled: Annotated[Literal["auto", "on", "off"], BeforeValidator(_as_word)] = "auto"
     top: Annotated[int, Field(ge=1)] = 5
     max_replays: Annotated[int, Field(ge=0)] = 40
     precision: Annotated[float, Field(gt=0, lt=1)] = 0.02

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json as documents
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +12,7 @@ import typer
 from spica_async.cli.options import AsJson
 
 if TYPE_CHECKING:
+    from schemas.artifact import Artifact
     from schemas.config import SmartSearchConfig
     from schemas.results import RankedCandidate
 
@@ -29,11 +30,15 @@ def compare(
 ) -> None:
     """Show in which knobs and metrics two deployments differ, and what of it clears the noise."""
     from spica_async.judge.comparing import compare as compared
+    from spica_async.judge.comparing import paired
     from spica_async.report.comparison import comparison_view
     from spica_async.report.tables import print_view
 
-    (first, config), (second, other_config) = _read(one), _read(other)
+    (first, config, artifact), (second, other_config, other_artifact) = _read(one), _read(other)
     comparison, notes = compared(first, second), _notes(config, other_config)
+    if artifact and other_artifact and config.workload == other_config.workload:
+        pairs = paired(artifact.requests, other_artifact.requests)
+        comparison = replace(comparison, paired=pairs)
     if json:
         document = {"a": first.candidate_id, "b": second.candidate_id, "notes": notes}
         typer.echo(documents.dumps(document | asdict(comparison), indent=2))
@@ -41,15 +46,16 @@ def compare(
         print_view(comparison_view(first, second, comparison, notes))
 
 
-def _read(source: str) -> tuple[RankedCandidate, SmartSearchConfig]:
+def _read(source: str) -> tuple[RankedCandidate, SmartSearchConfig, Artifact | None]:
     from spica_async.config.load import load_config
-    from spica_async.report.results import read_entry
+    from spica_async.report.results import read_artifact, read_entry
 
     folder, separator, candidate = source.rpartition(":")
     if not separator or Path(source).is_dir():
         folder, candidate = source, ""
     entry = read_entry(Path(folder), candidate or None)
-    return entry, load_config(Path(folder) / "config.yaml")
+    config = load_config(Path(folder) / "config.yaml")
+    return entry, config, read_artifact(Path(folder), entry)
 
 
 def _notes(one: SmartSearchConfig, other: SmartSearchConfig) -> list[str]:

@@ -20,6 +20,8 @@ SAMPLES: Final = 500
 """Of a series, at most."""
 
 _DIGITS: Final = 6
+# Two deployments are compared by them request by request.
+_PAIRED: Final = ("ttft_ms", "e2e_latency_ms")
 # By their names in a record of the engine, which calls the mean of a request's gaps its ITL.
 _LATENCIES: Final = {
     "ttft_ms": "ttft_ms",
@@ -47,7 +49,8 @@ def make_artifact(
             aggregated, and the engine reports its workers as those of `decode`.
     """
     values: dict[str, list[float]] = {name: [] for name in _LATENCIES}
-    for request in requests:
+    ordered = sorted(requests, key=lambda one: (one["arrival_time_ms"], one["uuid"]))
+    for request in ordered:
         for name, key in _LATENCIES.items():
             if request[key] is not None:
                 values[name].append(request[key])
@@ -61,6 +64,7 @@ def make_artifact(
     return Artifact(
         latencies={name: _latency(found) for name, found in values.items() if found},
         series={name: [_rounded(value) for value in column] for name, column in series.items()},
+        requests={name: [_digits(request[name]) for request in ordered] for name in _PAIRED},
         scaling=[ScalingEvent.model_validate(event) for event in scaling],
         scaling_count=len(scaling),
     )
@@ -70,7 +74,7 @@ def packed(artifact: Artifact, most_bytes: int = MAX_ARTIFACT_BYTES) -> str | No
     """An artifact as JSON, compressed by gzip, in base64.
 
     Args:
-        artifact: Thinned to half its points as often as that takes.
+        artifact: Thinned as often as that takes.
         most_bytes: That it may have compressed.
 
     Returns:
@@ -87,10 +91,12 @@ def packed(artifact: Artifact, most_bytes: int = MAX_ARTIFACT_BYTES) -> str | No
 
 
 def thinned(artifact: Artifact) -> Artifact:
-    """An artifact with half the points.
+    """An artifact without single requests or, if it has none, with half the points.
 
     Of series these are the means of two neighbours, of the scaling every other event.
     """
+    if artifact.requests:
+        return artifact.model_copy(update={"requests": {}})
     return Artifact(
         latencies={
             name: one.model_copy(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from pydantic import JsonValue
 
@@ -32,16 +33,37 @@ class MetricDifference:
 
 
 @dataclass(frozen=True, slots=True)
+class PairedDifference:
+    """A latency of both, request by request.
+
+    Attributes:
+        name: The latency.
+        requests: How many pairs.
+        change_ms: The mean of the second less the first.
+        margin_ms: Half of its 95 % interval.
+        faster: The part of the requests that the second serves faster.
+    """
+
+    name: str
+    requests: int
+    change_ms: float
+    margin_ms: float
+    faster: float
+
+
+@dataclass(frozen=True, slots=True)
 class Comparison:
     """Two deployments side by side.
 
     Attributes:
         knobs: What differs in the deployments, the value of each; None where one has no such knob.
         metrics: All that both have.
+        paired: By the same requests, of one replay of each; empty where nothing is kept of them.
     """
 
     knobs: dict[str, tuple[JsonValue, JsonValue]]
     metrics: list[MetricDifference]
+    paired: list[PairedDifference] = field(default_factory=list)
 
 
 def compare(one: RankedCandidate, other: RankedCandidate) -> Comparison:
@@ -59,6 +81,37 @@ def compare(one: RankedCandidate, other: RankedCandidate) -> Comparison:
     }
     metrics = [_difference(name, one, other) for name in one.metrics if name in other.metrics]
     return Comparison(knobs, metrics)
+
+
+def paired(
+    one: Mapping[str, Sequence[float]], other: Mapping[str, Sequence[float]]
+) -> list[PairedDifference]:
+    """Hold two replays of one load against each other, request by request.
+
+    Args:
+        one: Latencies of each request, in the same order in both.
+        other: Likewise.
+
+    Returns:
+        None of a latency that the two have of another number of requests, or of a single one.
+    """
+    found = []
+    for name in one.keys() & other.keys():
+        if len(one[name]) != len(other[name]) or len(one[name]) == 1:
+            continue
+        changes = [after - before for before, after in zip(one[name], other[name], strict=True)]
+        mean = Mean.of(changes, noisy=True)
+        assert mean.interval is not None  # noqa: S101  # there are several
+        found.append(
+            PairedDifference(
+                name=name,
+                requests=len(changes),
+                change_ms=mean.value,
+                margin_ms=mean.interval[1] - mean.value,
+                faster=sum(change < 0 for change in changes) / len(changes),
+            )
+        )
+    return sorted(found, key=lambda difference: difference.name)
 
 
 def _difference(name: str, one: RankedCandidate, other: RankedCandidate) -> MetricDifference:

@@ -46,11 +46,17 @@ def comparison_view(
             change,
             _NOISE[metric.clears_noise],
         )
+    paired = [
+        f"{pair.name} of the same {pair.requests:,} requests: {pair.change_ms:+.1f} ±"
+        f" {pair.margin_ms:.1f} ms, {pair.faster:.0%} of them faster with B"
+        for pair in comparison.paired
+    ]
     return Group(
         *(Text(f"{name}: {_described(entry)}") for name, entry in (("A", one), ("B", other))),
         *(Text(f"note: {note}") for note in notes),
         knobs if comparison.knobs else Text("the deployments do not differ"),
         metrics if metrics.row_count else Text("no metric differs"),
+        *map(Text, paired),
     )
 
 

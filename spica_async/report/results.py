@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
+import zlib
 from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
+from schemas.artifact import Artifact
 from schemas.base import MessageModel
 from schemas.results import RankedCandidate
 from spica_async.errors import InputError, file_problem
@@ -43,6 +46,24 @@ def read_entry(folder: Path, candidate_id: str | None = None) -> RankedCandidate
         if _is_named(entry.candidate_id, candidate_id):
             return entry
     raise InputError(f"{folder}: no candidate {candidate_id}")
+
+
+def read_artifact(folder: Path, entry: RankedCandidate) -> Artifact | None:
+    """What a candidate has left behind; None if that is nothing.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    if entry.artifact is None:
+        return None
+    path = folder / entry.artifact
+    try:
+        return Artifact.model_validate_json(gzip.decompress(path.read_bytes()))
+    except (OSError, EOFError, zlib.error) as error:
+        problem = file_problem(error) if isinstance(error, OSError) else "damaged"
+        raise InputError(f"{path}: {problem}") from None
+    except ValidationError:
+        raise InputError(f"{path}: no artifact") from None
 
 
 def _read_baseline(folder: Path) -> RankedCandidate:

@@ -26,8 +26,14 @@ from spica_async.engine.artifact import (
 VALUES = st.lists(st.floats(0, 1e6), min_size=1, max_size=500)
 
 
-def request(ttft: float, tpot: float | None = 10.0) -> dict[str, Any]:
-    return {"ttft_ms": ttft, "itl_ms": tpot, "e2e_latency_ms": ttft + 100.0}
+def request(ttft: float, tpot: float | None = 10.0, arrival: float = 0.0) -> dict[str, Any]:
+    return {
+        "ttft_ms": ttft,
+        "itl_ms": tpot,
+        "e2e_latency_ms": ttft + 100.0,
+        "arrival_time_ms": arrival,
+        "uuid": "0",
+    }
 
 
 def sample(at_s: float, *, workers: int = 2, draining: int = 0) -> dict[str, Any]:
@@ -49,6 +55,14 @@ def sample(at_s: float, *, workers: int = 2, draining: int = 0) -> dict[str, Any
 
 def unpacked(text: str) -> Artifact:
     return Artifact.model_validate_json(gzip.decompress(base64.b64decode(text)))
+
+
+def test_single_requests_are_in_the_order_of_arrival_and_go_first() -> None:
+    made = make_artifact([request(3.0, arrival=9.0), request(4.0, arrival=1.0)], [], [], {})
+    assert made.requests == {"ttft_ms": [4.0, 3.0], "e2e_latency_ms": [104.0, 103.0]}
+    without = thinned(made)
+    assert without.requests == {}
+    assert without.latencies == made.latencies
 
 
 @given(VALUES, st.integers(2, 200))

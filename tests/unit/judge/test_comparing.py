@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from schemas.results import RankedCandidate
-from spica_async.judge.comparing import MetricDifference, compare
+from spica_async.judge.comparing import MetricDifference, compare, paired
 from spica_async.judge.noise import Mean
 
 
@@ -59,3 +59,17 @@ def test_replays_that_do_not_differ_need_no_second() -> None:
 def test_a_change_from_nothing_is_no_number() -> None:
     zero = entry(1, 0.0, router="round_robin")
     assert latency(zero, entry(1, 1.0)).change is None
+
+
+def test_requests_are_held_against_themselves() -> None:
+    one = {"ttft_ms": [100.0, 200.0, 300.0, 400.0], "e2e_latency_ms": [1.0] * 4}
+    other = {"ttft_ms": [90.0, 180.0, 310.0, 360.0], "e2e_latency_ms": [1.0] * 3}
+    (found,) = paired(one, other)
+    assert (found.name, found.requests, found.faster) == ("ttft_ms", 4, 0.75)
+    assert found.change_ms == pytest.approx(-15.0)
+    assert found.margin_ms == pytest.approx(33.12, abs=0.01)
+
+
+def test_what_is_of_other_requests_is_not_paired() -> None:
+    assert paired({"ttft_ms": [1.0]}, {"ttft_ms": [2.0]}) == []
+    assert paired({}, {"ttft_ms": [2.0, 3.0]}) == []
