@@ -209,7 +209,7 @@ def test_a_number_that_is_not_finite_fails_the_report(
     monkeypatch: pytest.MonkeyPatch, value: float
 ) -> None:
     report = {"num_requests": 1.0, "completed_requests": 1.0, "mean_itl_ms": value}
-    monkeypatch.setattr(evaluation, "replay", lambda *_: report)
+    monkeypatch.setattr(evaluation, "report_of", lambda *_: report)
     measured = evaluate(request(agg(), SMALL))
     assert (measured.outcome, measured.cause) == ("failed", "report_not_finite")
     assert "mean_itl_ms" in str(measured.detail)
@@ -219,7 +219,7 @@ def test_a_number_that_is_not_finite_fails_the_report(
 def test_a_report_that_does_not_tell_what_was_served_is_incomplete(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(evaluation, "replay", lambda *_: {"num_requests": 1.0})
+    monkeypatch.setattr(evaluation, "report_of", lambda *_: {"num_requests": 1.0})
     measured = evaluate(request(agg(), SMALL))
     assert (measured.outcome, measured.cause) == ("failed", "report_incomplete")
     assert "completed_requests" in str(measured.detail)
@@ -240,7 +240,7 @@ def test_a_panic_of_the_core_ends_the_replay_and_an_interrupt_the_process(
     def fail(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(evaluation, "replay", fail)
+    monkeypatch.setattr(evaluation, "report_of", fail)
     if caught:
         measured = evaluate(request(agg(), SMALL))
         assert (measured.outcome, measured.cause) == ("failed", "replay_error")
