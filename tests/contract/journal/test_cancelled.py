@@ -15,13 +15,18 @@ from spica_async.journal.port import Journal, Lease
 from spica_async.journal.sql import SqlJournal
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def what_is_left_is_collected() -> Iterator[None]:
-    """PostgreSQL's driver leaves a connection whose opening is cancelled late to the collector."""
+    """PostgreSQL's driver leaves a connection whose opening is cancelled late to the collector.
+
+    That finds it once the loop of its test is closed, in whatever test it is at by then.
+    """
+    gc.disable()
     yield
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
         gc.collect()
+    gc.enable()
 
 
 async def cancelled_after(turns: int, journal: Journal, last: int, *, times: int = 1) -> bool:
